@@ -30,6 +30,15 @@ def _binary(operator: str, call: AtenCall) -> None:
         call.emit("Floor", [made])
 
 
+def _added_product(call: AtenCall) -> None:
+    """Emit a + b * c."""
+    dtype = call.result.dtype
+    if call.get("value") != 1:
+        raise UnsupportedError("available is value=1", code="operator")
+    one, two = (call.operand(call.get(name), dtype) for name in ("tensor1", "tensor2"))
+    call.emit("Add", [call.source, call.emit("Mul", [one, two], between=True)])
+
+
 def _subtracted_from(call: AtenCall) -> None:
     dtype = call.result.dtype
     call.emit("Sub", [call.operand(call.get("other"), dtype), call.operand(call.get("self"), dtype)])
@@ -203,7 +212,8 @@ VALUES: dict[str, AtenRow] = {
     **{name: partial(_binary, operator) for name, operator in _TWO.items()},
     **{name: partial(_compared, operator) for name, operator in _COMPARISONS.items()},
     **dict.fromkeys(_SAME, _cast),
-    "rsub": _subtracted_from, "leaky_relu": partial(_unary, "LeakyRelu", alpha="negative_slope"),
+    "addcmul": _added_product, "rsub": _subtracted_from,
+    "leaky_relu": partial(_unary, "LeakyRelu", alpha="negative_slope"),
     "gelu": partial(_unary, "Gelu", approximate="approximate"), "silu": _silu, "glu": _glu, "elu": _elu,
     "softplus": _softplus, "relu6": _relu6, "clamp": _clamped, "clamp_min": _clamped, "hardtanh": _clamped,
     "hardsigmoid": lambda call: call.emit("HardSigmoid", [call.source], alpha=1 / 6, beta=0.5),

@@ -34,6 +34,8 @@ ATEN: Mapping[str, AtenRow] = {**PRODUCTS, **VALUES, **MOVES_OF_ATEN, **QUANTISE
 """By ATen's name, the function that emits a call."""
 _CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
 """Operators that compute nothing."""
+_WITHOUT_VALUES = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
+"""Operators that read the shape and the type of a tensor, and not its elements."""
 
 
 def graph_of_program(program: ExportedProgram, name: str) -> Graph:
@@ -106,16 +108,23 @@ class _ProgramReader(GraphBuilder):
         name = packet.__name__ if packet is not None else str(node.target)
         if name in _CHECKS:
             return
-        if packet is not None and all(x.name in self._tensors for x in node.all_input_nodes):
+        if name in _WITHOUT_VALUES:
+            forms = {x: x.meta["val"] for x in node.all_input_nodes}
+            self._compute(node, {x: torch.zeros(tuple(y.shape), dtype=y.dtype) for x, y in forms.items()})
+        elif packet is not None and all(x.name in self._tensors for x in node.all_input_nodes):
             self._compute(node)
         elif name in ATEN:
             ATEN[name](AtenCall(self, node))
         else:
             raise UnsupportedError(NO_KERNEL, code="operator")
 
-    def _compute(self, node: fx.Node) -> None:
-        """Compute a node whose arguments are constants."""
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda x: self._tensors[x.name])
+    def _compute(self, node: fx.Node, given: Mapping[fx.Node, Tensor] | None = None) -> None:
+        """Compute a node whose arguments are constants, or `given`."""
+
+        def held(x: fx.Node) -> Tensor:
+            return self._tensors[x.name] if given is None else given[x]
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), held)
         with torch.no_grad():
             found = node.target(*args, **kwargs)  # type: ignore[operator]
         behind = integers_behind(node.target, args, kwargs)

@@ -71,6 +71,8 @@ EXACT: dict[str, Any] = {
     "matmul": _of(lambda x: x @ x.mT), "bmm": _of(torch.bmm, (3, 4, 5), (3, 5, 2)),
     "addmm": _of(lambda x, b, w: torch.addmm(b, x, w), (3, 6), held=((5,), (6, 5))),
     "add": _of(lambda x, y: x + y, S, (8, 1, 6)), "number": _of(lambda x: 2 * x - 1), "rsub": _of(lambda x: 1 - x),
+    "addcmul": _of(lambda x, y: torch.addcmul(x, y, y), S, (8, 1, 6)),
+    "a mask of the shape of a value": _of(lambda x: x + torch.zeros_like(x).fill_(2.0) * x.new_ones(6).cumsum(0)),
     "div": _of(lambda x: x / 4), "floor of a quotient": _of(lambda x: x.div(4, rounding_mode="floor")),
     "maximum": _of(lambda x: torch.maximum(x, -x)), "minimum": _of(lambda x, y: torch.minimum(x, y), S, (6,)),
     "relu": _of(F.relu), "relu6": _of(F.relu6), "leaky_relu": _of(lambda x: F.leaky_relu(x, 0.25)),
