@@ -65,7 +65,8 @@ def _write(report: Report, rows: Sequence[Row]) -> None:
         f"part of its largest element; up to {LIMIT:g}, it is right. optimize: `convsmith.torch.optimize`, with the "
         "convolutions and products that it runs on convsmith's kernels, and all that it finds. compile: "
         "`convsmith.torch.compile`, one native function of the whole network. onnx: `convsmith.onnx.compile` of the "
-        "model that `torch.onnx.export` writes. A dash: not run."
+        "model that `torch.onnx.export` writes. A dash: not run. The command is that of the day's last run; "
+        "with `--keep`, the rows of earlier ones stay."
     )
     ways = [way for way in WAYS if any(way in row for row in rows)]
     right = {way: sum(row[way].get("error", 1.0) <= LIMIT for row in rows if way in row) for way in ways}
