@@ -84,7 +84,7 @@ def _package() -> Any:
     except ImportError:
         raise UnsupportedError(
             "kernels for webgpu run in Chromium through the package selenium, which is not installed; pip install "
-            "selenium installs it",
+            "'convsmith[web]' installs it",
             code="emulator",
         ) from None
     return webdriver
