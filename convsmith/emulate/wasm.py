@@ -190,7 +190,8 @@ def _in_wasmtime(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fa
     exports = linker.instantiate(store, module).exports(store)
     functions = [exports[x.name] for x in module.exports if isinstance(x.type, wasmtime.FuncType)]
     stack, calls, _, listed = _NUMBERS.unpack_from(memory, image.numbers)
-    exports[STACK_POINTER].set_value(store, wasmtime.Val.i32(stack))
+    pointer: Any = exports[STACK_POINTER]
+    pointer.set_value(store, wasmtime.Val.i32(stack))
     try:
         for n in range(calls):
             number, *given = _NUMBERS.unpack_from(memory, listed + n * _NUMBERS.size)
