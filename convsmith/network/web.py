@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -115,7 +116,8 @@ def _module(program: NetworkProgram, machine: Machine, layout: _Layout, holds_we
     for n, kernel in enumerate(program.kernels):
         interface = interface_of(f"k{n}", kernel.artifact, [t.name for t in kernel.work.tensors])
         symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
-        parts.append(((kernel_text(kernel, 1), entry_points_text(interface, machine.triple, {})), symbols))
+        text = kernel_text(replace(kernel, machine=machine), 1)
+        parts.append(((text, entry_points_text(interface, machine.triple, {})), symbols))
     parts.append(((_driver_text(program, layout),), (_RUN,)))
     word = f"i{machine.address_bits}"
     while True:
