@@ -69,6 +69,10 @@ KINDS = {
         "--lane=ow --register=oc:2,ow:8 --reduce=kh,ic,kw --threads=2",
     ),
     "weights-prefetched": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
+    "weights-of-the-next-tile-fetched": (
+        "--stag=axb --dtag=axb mb1ic8ih3iw4oc12oh3ow4kh1kw1",
+        "--lane=oc --fuse=oh+ow,mb+oh_ow --register=mb_oh_ow:3,oc:4 --order=oc,mb_oh_ow --reduce=kh,kw,ic --fetch=wei",
+    ),
     "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0",

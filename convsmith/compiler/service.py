@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.arrays import check_arrays
 from convsmith.compiler.cache import DiskCache, cache_key, disk_cache
 from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
@@ -96,6 +95,7 @@ def _compile_or_load(
     else:
         with import_lock:
             from convsmith.codegen import llvm_bind
+            from convsmith.compiler.arrays import check_arrays
             from convsmith.ir.intern import one_table
         with llvm_bind.no_collection(), one_table():
             if config is None:
