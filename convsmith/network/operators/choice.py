@@ -4,19 +4,20 @@ numbers to other types.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from convsmith.diag.record import record
-from convsmith.ir.index import Var
 from convsmith.ir.types import U8, dtype
 from convsmith.ir.value import COMPARISONS, Cast, Unary, Value, Where, const, dtype_of
+from convsmith.network.operators.arrays import ArrayOperator, ArraysOperator, nest_over_result
 from convsmith.network.operators.pointwise import aligned, broadcast
 from convsmith.problem.post_ops import OPERATORS
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, convert
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Operator, OperatorNests, array, result_array
 
 __all__ = ["COMPARISONS", "ChangeType", "ChooseByMask", "Compare"]
 
@@ -57,7 +58,7 @@ class ChooseByMask(Operator):
 
 
 @record(frozen=True)
-class Compare(Operator):
+class Compare(ArraysOperator):
     """1 where `comparison`, one of `COMPARISONS`, holds between two arrays, whose `shapes` broadcast, and 0 elsewhere.
     """
 
@@ -65,12 +66,6 @@ class Compare(Operator):
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     comparison: str
     tags: tuple[str, ...] = ("any", "any", "any")
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """Both arrays."""
-        rows = enumerate(zip(self.shapes, self.tags))
-        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
 
     @property
     def result(self) -> Tensor:
@@ -87,18 +82,13 @@ class Compare(Operator):
 
 
 @record(frozen=True)
-class ChangeType(Operator):
+class ChangeType(ArrayOperator):
     """The numbers of an array in the type `to`: without their fraction, and saturated, where that has integers."""
 
     type: str
     to: str
     shape: tuple[int, ...]
     tags: tuple[str, ...] = ("any", "any")
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The array."""
-        return (array("src", self.type, self.shape, self.tags[0]),)
 
     @property
     def result(self) -> Tensor:
@@ -125,14 +115,9 @@ def _whole(x: Value) -> Value:
     return Where("lt", x, zero, Unary("neg", size), size)
 
 
-def _nests(op: Operator, value: Any) -> OperatorNests:
+def _nests(op: Operator, value: Callable[[list[Value]], Value]) -> OperatorNests:
     """Return one nest over the elements of the result, which are values of those of the inputs at the same place."""
-    shape = op.result.shape
-    at = [Var(f"d{n}") for n in range(len(shape))]
-
-    def made(load: Loader, _: Value | None) -> Value:
-        found: Value = value([load(t.name, aligned(t.shape, shape, at)) for t in op.inputs])
-        return found
-
-    dims = tuple((str(x), size) for x, size in zip(at, shape))
-    return nests_of(op, [OperatorNest(dims, tuple(at), made)])
+    whole = op.result.shape
+    return nest_over_result(
+        op, lambda load, at: value([load(t.name, aligned(t.shape, whole, at)) for t in op.inputs])
+    )  # fmt: skip

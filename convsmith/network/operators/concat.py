@@ -11,14 +11,15 @@ import numpy as np
 from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.ir.value import Value
+from convsmith.network.operators.arrays import ArraysOperator
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, OperatorNest, OperatorNests, nests_of, result_array
 
 __all__ = ["Concat"]
 
 
 @record(frozen=True)
-class Concat(Operator):
+class Concat(ArraysOperator):
     """Arrays of `shapes`, which are equal but along `axis`, one after the other along that axis."""
 
     type: str
@@ -30,12 +31,6 @@ class Concat(Operator):
     def of(type_: str, shapes: tuple[tuple[int, ...], ...], axis: int) -> Concat:
         """Return the operator on row-major arrays."""
         return Concat(type_, shapes, axis, ("any",) * (len(shapes) + 1))
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The parts, in order."""
-        rows = enumerate(zip(self.shapes, self.tags))
-        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
 
     @property
     def result(self) -> Tensor:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.record import record
-from convsmith.ir.index import Var
+from convsmith.network.operators.arrays import ArrayOperator, nest_over_result, nest_that_moves
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Operator, OperatorNests, array, result_array
 
 __all__ = ["Reshape", "Transpose"]
 
 
 @record(frozen=True)
-class Transpose(Operator):
+class Transpose(ArrayOperator):
     """An array whose dim `n` is dim `axes[n]` of the source; with the axes in order, a copy to another layout."""
 
     type: str
@@ -24,21 +24,13 @@ class Transpose(Operator):
     tags: tuple[str, ...] = ("any", "any")
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The source."""
-        return (array("src", self.type, self.shape, self.tags[0]),)
-
-    @property
     def result(self) -> Tensor:
         """The source with its dims in the order of `axes`."""
         return result_array(self.type, tuple(self.shape[axis] for axis in self.axes), self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
-        at = [Var(f"d{n}") for n in range(len(self.shape))]
-        source = [at[self.axes.index(axis)] for axis in range(len(self.shape))]
-        dims = tuple((str(x), size) for x, size in zip(at, self.result.shape))
-        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
+        return nest_that_moves(self, lambda at: [at[self.axes.index(axis)] for axis in range(len(self.shape))])
 
     def reference(self, *arrays: Any) -> Any:
         """Return numpy's transpose."""
@@ -67,8 +59,7 @@ class Reshape(Operator):
 
     def nests(self) -> OperatorNests:
         """Return the nest of a copy."""
-        at = (Var("d0"),)
-        return nests_of(self, [OperatorNest((("d0", self.count),), at, lambda load, _: load("src", at))])
+        return nest_over_result(self, lambda load, at: load("src", at))
 
     def reference(self, *arrays: Any) -> Any:
         """Return the elements of the source."""

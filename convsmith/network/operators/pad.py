@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Index, Var, conj, ge0, maximum, minimum, mod
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Select, Value, const
+from convsmith.network.operators.arrays import ArrayOperator, nest_over_result
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, OperatorNests, result_array
 
 __all__ = ["MODES", "Pad"]
 
@@ -20,7 +22,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 @record(frozen=True)
-class Pad(Operator):
+class Pad(ArrayOperator):
     """An array with `before` and `after` elements more along each axis, as `mode`, one of `MODES`, says."""
 
     type: str
@@ -32,11 +34,6 @@ class Pad(Operator):
     tags: tuple[str, ...] = ("any", "any")
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The source."""
-        return (array("src", self.type, self.shape, self.tags[0]),)
-
-    @property
     def result(self) -> Tensor:
         """The source between its pads."""
         sizes = tuple(b + size + a for b, size, a in zip(self.before, self.shape, self.after))
@@ -44,17 +41,15 @@ class Pad(Operator):
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
-        at = [Var(f"d{n}") for n in range(len(self.shape))]
-        places = [x - b for x, b in zip(at, self.before)]
-        inside = conj([c for x, size in zip(places, self.shape) for c in (ge0(x), x < size)])
 
-        def value(load: Loader, _: Value | None) -> Value:
-            if self.mode == "constant":
-                return Select(inside, load("src", places), const(dtype(self.type), self.value))
-            return load("src", [self._inside(x, size) for x, size in zip(places, self.shape)])
+        def value(load: Loader, at: Sequence[Var]) -> Value:
+            places = [x - b for x, b in zip(at, self.before)]
+            if self.mode != "constant":
+                return load("src", [self._inside(x, size) for x, size in zip(places, self.shape)])
+            inside = conj([c for x, size in zip(places, self.shape) for c in (ge0(x), x < size)])
+            return Select(inside, load("src", places), const(dtype(self.type), self.value))
 
-        dims = tuple((str(x), size) for x, size in zip(at, self.result.shape))
-        return nests_of(self, [OperatorNest(dims, tuple(at), value)])
+        return nest_over_result(self, value)
 
     def _inside(self, x: Index, size: int) -> Index:
         """Return the place of the element that stands at `x`."""

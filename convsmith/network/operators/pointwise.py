@@ -11,11 +11,12 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
+from convsmith.network.operators.arrays import ArraysOperator, nest_over_result
 from convsmith.problem.post_ops import OPERATORS, Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, OperatorNests, result_array
 
 __all__ = ["BINARY", "Pointwise", "aligned", "broadcast", "stepped"]
 
@@ -24,7 +25,7 @@ BINARY = ("add", "sub", "mul", "div", "max", "min")
 
 
 @record(frozen=True)
-class Pointwise(Operator):
+class Pointwise(ArraysOperator):
     """The `steps` on each element of one input, or on `binary` of two inputs, whose `shapes` broadcast.
 
     Steps are element-wise algorithms with their parameters, `problem.post_ops.Eltwise`.
@@ -37,12 +38,6 @@ class Pointwise(Operator):
     tags: tuple[str, ...] = ("any", "any", "any")
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The one input, or both."""
-        rows = enumerate(zip(self.shapes, self.tags))
-        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
-
-    @property
     def result(self) -> Tensor:
         """The result, of the shape to which the inputs broadcast."""
         return result_array(self.type, broadcast(self.shapes), self.tags[-1])
@@ -50,13 +45,12 @@ class Pointwise(Operator):
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
         shape = self.result.shape
-        at = [Var(f"d{n}") for n in range(len(shape))]
 
-        def value(load: Loader, _: Value | None) -> Value:
+        def value(load: Loader, at: Sequence[Var]) -> Value:
             read = [load(t.name, aligned(t.shape, shape, at)) for t in self.inputs]
             return stepped(Binary(self.binary, *read) if self.binary else read[0], self.steps, self.type)
 
-        return nests_of(self, [OperatorNest(tuple((str(x), size) for x, size in zip(at, shape)), tuple(at), value)])
+        return nest_over_result(self, value)
 
     def reference(self, *arrays: Any) -> Any:
         """Return the result of numpy's functions."""

@@ -11,10 +11,11 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import F32, dtype
 from convsmith.ir.value import Binary, Cast, Unary, Value
+from convsmith.network.operators.arrays import nest_over_result
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import numpy_dtype
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, Operator, OperatorNests, array, result_array
 
 __all__ = ["Dequantise", "Quantise"]
 
@@ -38,15 +39,13 @@ class _Conversion(Operator):
         return ("src", "dst")
 
     def _nests(self, value: Any) -> OperatorNests:
-        at = [Var(f"d{n}") for n in range(len(self.shape))]
-        one: Sequence[IndexLike] = [at[self.axis] if self.scales > 1 else 0]
-        dims = tuple((str(x), size) for x, size in zip(at, self.shape))
 
-        def made(load: Loader, _: Value | None) -> Value:
+        def made(load: Loader, at: Sequence[Var]) -> Value:
+            one: Sequence[IndexLike] = [at[self.axis] if self.scales > 1 else 0]
             found: Value = value(load("src", at), load("scale", one), load("zero_point", one))
             return found
 
-        return nests_of(self, [OperatorNest(dims, tuple(at), made)])
+        return nest_over_result(self, made)
 
     def _along(self, x: Any) -> Any:
         """Return scales or zero points so that they broadcast to the source."""

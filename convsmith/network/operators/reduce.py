@@ -12,11 +12,12 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
+from convsmith.network.operators.arrays import ArrayOperator
 from convsmith.network.operators.pointwise import stepped
 from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, OperatorNest, OperatorNests, nests_of, result_array
 
 __all__ = ["REDUCTIONS", "Reduce"]
 
@@ -29,7 +30,7 @@ REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @record(frozen=True)
-class Reduce(Operator):
+class Reduce(ArrayOperator):
     """The reduction of `kind`, a key of `REDUCTIONS`, along `axes`, which the result keeps with one element each,
     followed by element-wise `steps`.
     """
@@ -40,11 +41,6 @@ class Reduce(Operator):
     axes: tuple[int, ...]
     tags: tuple[str, ...] = ("any", "any")
     steps: tuple[Eltwise, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The source."""
-        return (array("src", self.type, self.shape, self.tags[0]),)
 
     @property
     def result(self) -> Tensor:

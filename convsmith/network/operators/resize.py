@@ -15,10 +15,11 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Index, Var, floordiv, maximum, minimum
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Value, const
+from convsmith.network.operators.arrays import nest_over_result
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.statement.maths import add, mul, sub
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import Loader, Operator, OperatorNests, array, result_array
 
 __all__ = ["ROUNDINGS", "Resize"]
 
@@ -71,9 +72,8 @@ class Resize(Operator):
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
-        at = [Var(f"d{n}") for n in range(len(self.shape))]
 
-        def value(load: Loader, _: Value | None) -> Value:
+        def value(load: Loader, at: Sequence[Var]) -> Value:
             if self.rounding != "linear":
                 return load("src", [self._clamped(n, self._place(n, x, self.rounding)) for n, x in enumerate(at)])
             found: Value | None = None
@@ -92,8 +92,7 @@ class Resize(Operator):
             assert found is not None
             return found
 
-        dims = tuple((str(x), size) for x, size in zip(at, self.sizes))
-        return nests_of(self, [OperatorNest(dims, tuple(at), value)])
+        return nest_over_result(self, value)
 
     def _place(self, n: int, x: Index, rounding: str) -> Index:
         """Return the whole number near the place of element `x` along axis `n`."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from convsmith.diag.record import record
-from convsmith.ir.index import Var
+from convsmith.network.operators.arrays import ArrayOperator, nest_that_moves
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+from convsmith.statement.operator import OperatorNests, result_array
 
 __all__ = ["Slice"]
 
 
 @record(frozen=True)
-class Slice(Operator):
+class Slice(ArrayOperator):
     """Along each axis, `sizes` elements from `starts` on, `steps` apart; a step may be negative."""
 
     type: str
@@ -24,21 +24,13 @@ class Slice(Operator):
     tags: tuple[str, ...] = ("any", "any")
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The source."""
-        return (array("src", self.type, self.shape, self.tags[0]),)
-
-    @property
     def result(self) -> Tensor:
         """The part."""
         return result_array(self.type, self.sizes, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
-        at = [Var(f"d{n}") for n in range(len(self.shape))]
-        source = [x * step + start for x, step, start in zip(at, self.steps, self.starts)]
-        dims = tuple((str(x), size) for x, size in zip(at, self.sizes))
-        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
+        return nest_that_moves(self, lambda at: [x * k + start for x, k, start in zip(at, self.steps, self.starts)])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the part, taken along each axis."""
