@@ -32,7 +32,7 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.value import Load, Select, Value, const, lanes_of
-from convsmith.ir.walk import loads_of, statements_of
+from convsmith.ir.walk import loads_of, statements_of, walk
 
 __all__ = ["wgsl_text"]
 
@@ -58,6 +58,7 @@ class _WgslText(WgslValues):
         self._geometry = geometry(kernel)
         self._added = {s.buffer for s in statements_of(kernel.body) if isinstance(s, AtomicAdd)}
         self._moving = set(_moving(kernel.body))
+        self._used = {x.buffer for x in walk(kernel.body) if isinstance(x, (Load, Store, AtomicAdd))}
         self._shared: dict[Buffer, str] = {}
         self._names: list[str] = []
         """Names in the scopes around the present line."""
@@ -71,7 +72,9 @@ class _WgslText(WgslValues):
             yield f"@group(0) @binding({n}) var<storage, {access}> {self.name(b)}: array<{self._stored(b)}>;"
         for n, v in enumerate(self._kernel.sizes, len(self._kernel.params)):
             yield f"@group(0) @binding({n}) var<storage, read> {self._argument(v)}: array<i32, 1>;"
-        body = [f"{self.tab}let {self.name(v)} = {self._argument(v)}[0];" for v in self._kernel.sizes]
+        # A binding that an entry point does not mention is no part of its layout.
+        body = [f"{self.tab}_ = &{self.name(b)};" for b in self._kernel.params if b not in self._used]
+        body += [f"{self.tab}let {self.name(v)} = {self._argument(v)}[0];" for v in self._kernel.sizes]
         body += self.lines(self._kernel.body)
         for b, name in self._shared.items():
             yield f"var<workgroup> {name}: array<{self._stored(b)}, {b.size}>;"

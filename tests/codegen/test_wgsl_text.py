@@ -53,6 +53,11 @@ KERNELS = {
         c[t * 4 + i] = r[0, -i + 3] + r[1, i]
       d[t] = cast(s32, r[1, 2])
 """,
+    "an array that no statement reads": """
+  for t in 0 .. 8 #group:
+    c[t] = 1.0
+    d[t] = s32(2)
+""",
     "lanes that move": """
   for t in 0 .. 8 #group:
     alloc r: f32[4] @register:
