@@ -14,7 +14,11 @@ from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Max
 from convsmith.ir.stmt import Alloc, Block, For, If, Let, Stmt, Store
 from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Unary, Value, Where
 
-__all__ = ["StructuredText", "bare", "repeated_values"]
+__all__ = ["COMPARED", "SIGNS", "StructuredText", "bare", "repeated_values"]
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}
+COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+"""Operators of languages in the tradition of C, by the names of operations and comparisons."""
 
 _WIDTH = 118
 

@@ -199,12 +199,12 @@ class _WgslText(WgslValues):
         """Yield a store lane by lane, after the values that it uses more than once, or that a lane before it changes.
         """
         lanes = range(s.lanes.first, s.lanes.active) if s.lanes else range(1)
-        targets = [Load(s.buffer, s.index, s.lanes)] * len(lanes)
+        target = Load(s.buffer, s.index, s.lanes)
         repeated = repeated_values(s.value)
         is_read = len(lanes) > 1 and _reads_other_lanes(s)
         if not repeated and not is_read:
-            for n, v in zip(lanes, targets):
-                yield f"{tab}{self.place(v, n)} = {bare(self.value(s.value, n))};"
+            for n in lanes:
+                yield f"{tab}{self.place(target, n)} = {bare(self.value(s.value, n))};"
             return
         yield f"{tab}{{"
         inner = tab + self.tab
@@ -217,8 +217,8 @@ class _WgslText(WgslValues):
                     self.name_value(x, n, name)
                 texts.append(self._new())
                 yield f"{inner}let {texts[-1]} = {bare(self.value(s.value, n))};"
-        for n, v, text in zip(lanes, targets, texts):
-            yield f"{inner}{self.place(v, n)} = {text};"
+        for n, text in zip(lanes, texts):
+            yield f"{inner}{self.place(target, n)} = {text};"
         yield f"{tab}}}"
         self._count = 0
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import copysign
 
 from convsmith.arith.ranges import Range, try_interval
-from convsmith.codegen.structured_text import StructuredText, bare
+from convsmith.codegen.structured_text import COMPARED, SIGNS, StructuredText, bare
 from convsmith.diag.errors import InternalError, UnsupportedError
 from convsmith.ir.index import And, Cond, FloorDiv, Index, Mod, Var
 from convsmith.ir.types import F32, DType
@@ -36,9 +36,6 @@ from convsmith.ir.value import (
 
 __all__ = ["FUNCTIONS", "RESERVED", "WgslValues", "type_name"]
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
-_SHIFTS = {"shl": "<<", "shr": ">>"}
-_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _UNARY = {"round": "round", "floor": "floor", "sqrt": "sqrt", "abs": "abs"}
 
 FUNCTIONS = {
@@ -182,7 +179,7 @@ class WgslValues(StructuredText):
         if isinstance(v, Select):
             return f"select({self._arms(v, lane)}, {self.condition(v.cond)})"
         if isinstance(v, Where):
-            compared = f"{self.value(v.a, lane)} {_COMPARED[v.op]} {self.value(v.b, lane)}"
+            compared = f"{self.value(v.a, lane)} {COMPARED[v.op]} {self.value(v.b, lane)}"
             return f"select({self._arms(v, lane)}, {compared})"
         if isinstance(v, Fma):
             return f"fma({', '.join(bare(self.value(x, lane)) for x in (v.a, v.b, v.c))})"
@@ -225,10 +222,10 @@ class WgslValues(StructuredText):
         if high >= 1 << 31:
             raise InternalError(f"WGSL has no text for a conversion of {given} to {wanted}")
         if given.kind == "float":
-            return self.call("whole", text, _integer(low), _integer(high))
+            return self.call("whole", text, str(low), str(high))
         if given.limits[0] >= low and given.limits[1] <= high:
             return text
-        return f"clamp({bare(text)}, {_integer(low)}, {_integer(high)})"
+        return f"clamp({bare(text)}, {low}, {high})"
 
     def _binary(self, v: Binary, lane: int) -> str:
         t, a, b = dtype_of(v), self.value(v.a, lane), self.value(v.b, lane)
@@ -236,16 +233,11 @@ class WgslValues(StructuredText):
             if t.kind == "float":
                 return self.call("greater_f32" if v.op == "max" else "smaller_f32", a, b)
             return f"{v.op}({bare(a)}, {bare(b)})"
-        if v.op in _SHIFTS:
-            return f"({a} {_SHIFTS[v.op]} u32({bare(b)}))"
+        if v.op in ("shl", "shr"):
+            return f"({a} {SIGNS[v.op]} u32({bare(b)}))"
         if v.op == "mulh":
             raise UnsupportedError("WGSL has no products of 64 bits, which a requantisation by integers needs")
-        return f"({a} {_SIGNS[v.op]} {b})"
-
-
-def _integer(x: int) -> str:
-    """Return an integer; WGSL negates a literal, of which the smallest integer has none."""
-    return "i32(-2147483648)" if x == -(2**31) else str(x)
+        return f"({a} {SIGNS[v.op]} {b})"
 
 
 def _constant(v: Const) -> str:

@@ -1,4 +1,4 @@
-"""What a target requires of the arrays of a problem."""
+"""Requirements of a target on the arrays of a problem."""
 
 from __future__ import annotations
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import FINITE, Argument, Artifact
 from convsmith.codegen.debug_lines import DebugLines
-from convsmith.codegen.device_module import device_text
 from convsmith.codegen.module_text import module_text
-from convsmith.codegen.wgsl_text import wgsl_text
 from convsmith.compiler.arrays import check_arrays
 from convsmith.compiler.cubin import assemble_module
 from convsmith.compiler.entries import manifest, problem_arguments
 from convsmith.compiler.facts import facts
 from convsmith.compiler.memory import check_memory
 from convsmith.compiler.rewritten import Lowered, rewritten
+from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.text import listing
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.passes.manager import Instrument
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -38,9 +38,7 @@ def lower(plan: Plan, instruments: Sequence[Instrument] = (), *, debug: bool = F
     made = rewritten(plan, instruments)
     if plan.machine.device is not None:
         kernels = {symbol: k for symbol, (k, _) in made.launched.items()}
-        is_wgsl = plan.machine.device.code == "wgsl"
-        text = wgsl_text(kernels) if is_wgsl else device_text(kernels, facts(plan.machine))
-        return replace(made, text=text)
+        return replace(made, text=_text_for_device(kernels, plan.machine, plan.machine.device))
     # Kernels that run before the main one write arrays that no caller passes.
     own = frozenset(b.name for k in (*made.packs, *made.before) for b in k.written)
     known = replace(facts(plan.machine), own=own)
@@ -48,6 +46,15 @@ def lower(plan: Plan, instruments: Sequence[Instrument] = (), *, debug: bool = F
         known = replace(known, debug=DebugLines(listing(made.kernel).numbers))
     scratch = {b: (start, made.scratch) for b, (start, _) in made.places.items()}
     return replace(made, text=module_text(made.launched, known, scratch))
+
+
+def _text_for_device(kernels: Mapping[str, Kernel], machine: Machine, device: Device) -> str:
+    """Return the module of kernels for a device; code for CPUs imports neither writer."""
+    with import_lock:
+        from convsmith.codegen.device_module import device_text
+        from convsmith.codegen.wgsl_text import wgsl_text
+
+    return wgsl_text(kernels) if device.code == "wgsl" else device_text(kernels, facts(machine))
 
 
 def build_artifact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convsmith.codegen.structured_text import StructuredText, bare, repeated_values
+from convsmith.codegen.structured_text import COMPARED, SIGNS, StructuredText, bare, repeated_values
 from convsmith.diag.errors import InternalError
 from convsmith.diag.record import record
 from convsmith.exporter.c_numbers import C_NUMBERS, number_text, numbers_in, rounded_text, storage
@@ -20,8 +20,6 @@ from convsmith.schedule.given_kernel import program_of
 
 __all__ = ["CNests", "nests_of"]
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^", "shl": "<<"}
-_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _INDEX = "int64_t"
 
 
@@ -117,7 +115,7 @@ class _CText(StructuredText):
         if isinstance(v, Select):
             return f"({self.condition(v.cond)} ? {self._value(v.yes)} : {self._value(v.no)})"
         if isinstance(v, Where):
-            compared = f"{self._number(v.a)} {_COMPARED[v.op]} {self._number(v.b)}"
+            compared = f"{self._number(v.a)} {COMPARED[v.op]} {self._number(v.b)}"
             return f"({compared} ? {self._value(v.yes)} : {self._value(v.no)})"
         if isinstance(v, Cast):
             return self._cast(v)
@@ -155,13 +153,13 @@ class _CText(StructuredText):
             number = t if t.kind == "float" and t.name not in C_NUMBERS else "f32" if t.kind == "float" else ""
             return self._rounded(t, self.call(f"{name}_{number}" if number else name, a, b))
         if t.kind == "float":
-            return self._rounded(t, f"({a} {_SIGNS[v.op]} {b})")
+            return self._rounded(t, f"({a} {SIGNS[v.op]} {b})")
         if v.op == "mulh":
             return self.call("high_product", a, b)
         if v.op == "shr":
             return f"(({storage(t)})({a} >> {b}))"
         right = b if v.op == "shl" else f"(uint32_t){b}"
-        return f"(({storage(t)})((uint32_t){a} {_SIGNS[v.op]} {right}))"
+        return f"(({storage(t)})((uint32_t){a} {SIGNS[v.op]} {right}))"
 
 
 def _float(function: str, t: DType) -> str:

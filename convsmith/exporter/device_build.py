@@ -14,7 +14,7 @@ from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface, PackingFunction, Parameter, interface_of
 from convsmith.exporter.kernel import ExportedKernel, exportable, for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.machine.registry import target
+from convsmith.machine.base import Machine
 from convsmith.problem.reference import is_exact
 from convsmith.runtime.arrays import ArraySpec
 from convsmith.runtime.border import tensors_of
@@ -160,7 +160,7 @@ def build_device_kernel(kernel: CompiledKernel, name: str, nodes: tuple[str, ...
     interface = interface_of(name, artifact, [t.name for t in kernel.problem.tensors])
     exact = is_exact(kernel.problem) and not kernel.transforms
     return DeviceKernel(
-        kernel.target, str(kernel.problem), str(kernel.config), nodes, (), interface, _code(artifact),
+        kernel.target, str(kernel.problem), str(kernel.config), nodes, (), interface, _code(artifact, kernel.target),
         dict(_constants(artifact)), nests_of(name, kernel.problem, kernel.target), exact,
     )  # fmt: skip
 
@@ -171,14 +171,14 @@ def _map(made: MapArgument) -> dict[str, Any]:
     return {"of": made.of} | {f.name: getattr(encoding, f.name) for f in fields(encoding)}
 
 
-def _code(artifact: Artifact) -> dict[str, bytes]:
+def _code(artifact: Artifact, machine: Machine) -> dict[str, bytes]:
     """Return the code by the ends of its files' names: machine code, and PTX, from which the driver makes machine code
     of later generations; SPIR-V; or WGSL.
     """
     ptx = artifact.notes.get("ptx", "").encode()
     if not ptx:
-        device = target(artifact.target).device
-        return {".wgsl" if device is not None and device.code == "wgsl" else ".spv": artifact.code}
+        assert machine.device is not None
+        return {".wgsl" if machine.device.code == "wgsl" else ".spv": artifact.code}
     return {".ptx": ptx} if artifact.code == ptx else {".cubin": artifact.code, ".ptx": ptx}
 
 
