@@ -1,7 +1,8 @@
 """`wasm_module`: a module of WebAssembly from one object, without a linker.
 
-The module exports functions of the object by name, and its stack pointer. Its memory is its own, which it exports, or
-comes from whoever instantiates it; so do functions that the object does not define (from ``env``).
+The module exports functions of the object by name, its stack pointer, and the table of functions that are called by
+address, if there are any. Its memory is its own, which it exports, or comes from whoever instantiates it; so do
+functions that the object does not define (from ``env``).
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from convsmith.codegen.wasm_object import CODE, DATA, FUNCTION, IMPORT, MAGIC, T
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.record import record
 
-__all__ = ["PAGE_BYTES", "STACK_POINTER", "ModuleMemory", "wasm_module"]
+__all__ = ["FUNCTION_TABLE", "PAGE_BYTES", "STACK_POINTER", "ModuleMemory", "wasm_module"]
 
 PAGE_BYTES = 1 << 16
 """Bytes of a page, the unit of the size of a memory."""
 STACK_POINTER = "__stack_pointer"
 """The global variable that holds the address of the end of free memory on the stack."""
+FUNCTION_TABLE = "__indirect_function_table"
+"""The table of the functions whose addresses code takes: an address is a place in it."""
 _TABLE, _MEMORY, _GLOBAL, _EXPORT, _ELEMENTS, _COUNT = 4, 5, 6, 7, 9, 12
 _ORDER = (TYPE, IMPORT, FUNCTION, _TABLE, _MEMORY, _GLOBAL, _EXPORT, _ELEMENTS, _COUNT, CODE, DATA)
-_FUNCTIONS, _MEMORIES, _GLOBALS = 0, 2, 3
+_FUNCTIONS, _TABLES, _MEMORIES, _GLOBALS = 0, 1, 2, 3
 """Kinds of imports and exports."""
 _FUNCTION_REFERENCE, _I32, _MUTABLE, _CONST, _END = 0x70, 0x7F, 1, b"\x41", b"\x0b"
+_UNBOUNDED, _SHARED = 0, 3
+"""Kinds of the size of a memory: a minimum; a minimum and a maximum of a memory that threads share."""
 _LEB, _SIGNED_LEB, _WORD = {3}, {4}, {5}
 """Kinds of relocations that hold an address: as a number without sign, with sign, and as four bytes."""
 _INDICES = {0, 1, 2, 6, 7, 20}
@@ -35,7 +40,8 @@ these stay as they are.
 class ModuleMemory:
     """The memory of a module: data lie from ``data`` on, and the stack ends at ``stack``.
 
-    A memory of the module's own has ``pages`` of 64 KiB; without them, the module imports ``env.memory``. Data that the
+    A memory of the module's own has ``pages`` of 64 KiB; without them, the module imports ``env.memory``. So does a
+    module whose memory ``is_shared``: threads instantiate it on one memory of exactly so many ``pages``. Data that the
     object does not define have an address in ``outside``. ``contents`` are further bytes with their addresses.
     """
 
@@ -44,6 +50,12 @@ class ModuleMemory:
     pages: int = 0
     outside: Mapping[str, int] | None = None
     contents: Sequence[tuple[int, bytes]] = ()
+    is_shared: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the module defines the memory."""
+        return bool(self.pages) and not self.is_shared
 
 
 def wasm_module(code: bytes, exports: Iterable[str], memory: ModuleMemory) -> bytes:
@@ -63,7 +75,7 @@ def wasm_module(code: bytes, exports: Iterable[str], memory: ModuleMemory) -> by
         )
     sections = {number: own.sections[number] for number in (TYPE, FUNCTION, CODE) if number in own.sections}
     sections[IMPORT] = _imports(own, memory)
-    if memory.pages:
+    if memory.is_own:
         sections[_MEMORY] = b"\x01\x00" + number(memory.pages)
     if _ELEMENTS in own.sections:
         sections[_ELEMENTS] = own.sections[_ELEMENTS]
@@ -160,19 +172,26 @@ def _imports(own: WasmObject, memory: ModuleMemory) -> bytes:
     kept = [x for x in own.imports if x.kind == _FUNCTIONS]
     if others := [x.name for x in own.imports if x.kind == _GLOBALS and x.name != STACK_POINTER]:
         raise ToolchainError(f"object code for WebAssembly uses global variables: {', '.join(others)}", code="symbol")
-    if not memory.pages:
-        kept.append(WasmImport("env", "memory", _MEMORIES, b"\x00\x00"))
+    if memory.is_shared:
+        size = bytes((_SHARED,)) + 2 * number(memory.pages)
+        kept.append(WasmImport("env", "memory", _MEMORIES, size))
+    elif not memory.pages:
+        kept.append(WasmImport("env", "memory", _MEMORIES, bytes((_UNBOUNDED, 0))))
     texts = [_named(x.module) + _named(x.name) + bytes((x.kind,)) + x.description for x in kept]
     return b"".join((number(len(texts)), *texts)) if texts else b""
 
 
 def _exports(own: WasmObject, exports: Iterable[str], memory: ModuleMemory) -> bytes:
-    """Return the section of exports: functions, the stack pointer, and the memory if the module has its own."""
+    """Return the section of exports: functions, the stack pointer, and the memory and the table of functions if the
+    module has them.
+    """
     functions = own.functions
     if missing := [name for name in exports if name not in functions]:
         raise ToolchainError(f"object code for WebAssembly has no {', '.join(missing)}", code="symbol")
     texts = [_named(name) + bytes((_FUNCTIONS,)) + number(functions[name]) for name in exports]
     texts.append(_named(STACK_POINTER) + bytes((_GLOBALS,)) + b"\x00")
-    if memory.pages:
+    if _ELEMENTS in own.sections:
+        texts.append(_named(FUNCTION_TABLE) + bytes((_TABLES,)) + b"\x00")
+    if memory.is_own:
         texts.append(_named("memory") + bytes((_MEMORIES,)) + b"\x00")
     return b"".join((number(len(texts)), *texts))

@@ -1,4 +1,4 @@
-"""The texts beside a module of WebAssembly: its loader, declarations for TypeScript, the package, and a test."""
+"""The texts beside modules of WebAssembly: loader, threads, declarations for TypeScript, the package, and a test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
@@ -20,7 +21,9 @@ from convsmith.network.image import NetworkValue
 from convsmith.network.program import NetworkProgram
 from convsmith.runtime.arrays import Array, numpy_dtype
 
-__all__ = ["WebNetwork", "declarations_text", "module_text", "package_text", "test_text"]
+__all__ = [
+    "WebModule", "WebNetwork", "declarations_text", "module_text", "package_text", "test_text", "threads_texts",
+]  # fmt: skip
 
 _ARRAYS = {
     "f32": "Float32Array", "f64": "Float64Array", "s8": "Int8Array", "u8": "Uint8Array", "s16": "Int16Array",
@@ -31,23 +34,34 @@ _TOLERANCE = 1e-5
 """Largest error of an element that the test accepts, as a part of the largest element."""
 
 
+class WebModule(NamedTuple):
+    """A module: its file, the machine whose instructions an engine must have (None for those of every engine), and the
+    pages of the memory that its threads share (0 if one thread runs it).
+    """
+
+    file: str
+    needs: Machine | None
+    pages: int
+
+
 @record(frozen=True)
 class WebNetwork:
-    """A network in WebAssembly: the addresses of inputs and outputs by name, the address of the weights, the files of
-    modules in the order of preference, then that of the weights if they are `beside`.
+    """A network in WebAssembly: the addresses of inputs and outputs by name, the address of the weights, the modules in
+    the order of preference, the file of the weights (empty if modules hold them), and the bytes of a thread's stack.
     """
 
     name: str
     program: NetworkProgram
     places: Mapping[str, int]
-    weights: int
-    files: tuple[str, ...]
-    beside: bool
+    place_of_weights: int
+    modules: tuple[WebModule, ...]
+    weights: str
+    stack: int
 
     @property
-    def modules(self) -> tuple[str, ...]:
-        """The files of modules."""
-        return self.files[:-1] if self.beside else self.files
+    def is_shared(self) -> bool:
+        """Whether several threads may run the network."""
+        return any(module.pages for module in self.modules)
 
 
 def module_text(own: WebNetwork) -> str:
@@ -62,16 +76,37 @@ def module_text(own: WebNetwork) -> str:
             f"{', '.join(_ARRAYS)}",
             code="types",
         )
-    probes = [_probe(program.target), *[None] * (len(own.modules) - 1)] if len(own.modules) > 1 else [None]
-    modules = [{"file": file} | ({"probe": x} if x else {}) for file, x in zip(own.modules, probes)]
-    weights = {"file": own.files[-1], "place": own.weights, "size": int(program.weights.size)} if own.beside else None
-    text = Path(__file__).with_name("web_module.txt").read_text(encoding="utf-8")
-    return _filled(text, {
-        "about": _about(program),
-        "name": own.name, "modules": json.dumps(modules), "weights": json.dumps(weights),
+    probes = {id(m.needs): _probe(m.needs) for m in own.modules if m.needs is not None}
+    modules = [
+        {"file": m.file} | ({"probe": probes[id(m.needs)]} if m.needs is not None else {})
+        | ({"pages": m.pages} if m.pages else {})
+        for m in own.modules
+    ]  # fmt: skip
+    weights = {"file": own.weights, "place": own.place_of_weights, "size": int(program.weights.size)}
+    threads = {"count": program.threads, "stack": own.stack}
+    return _filled(_template("web_module.txt"), {
+        "about": _about(program), "name": own.name, "modules": json.dumps(modules),
+        "weights": json.dumps(weights if own.weights else None),
+        "import": f'import {{ Team }} from "./{own.name}.threads.js";\n' if own.is_shared else "",
+        "threads": json.dumps(threads if own.is_shared else None), "team": "Team" if own.is_shared else "undefined",
         "inputs": _tensors(program.inputs), "outputs": _tensors(program.outputs), "places": json.dumps(own.places),
         "arrays": ", ".join(f"{t}: {_ARRAYS[t]}" for t in dict.fromkeys(x.type for x in tensors)),
     })  # fmt: skip
+
+
+def threads_texts(own: WebNetwork) -> dict[str, str]:
+    """Return the modules of JavaScript that run parts of kernels on workers, by file; none for a single thread."""
+    if not own.is_shared:
+        return {}
+    values = {"name": own.name}
+    return {
+        f"{own.name}.threads.js": _filled(_template("web_threads.txt"), values),
+        f"{own.name}.worker.js": _filled(_template("web_worker.txt"), values),
+    }
+
+
+def _template(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _about(program: NetworkProgram) -> str:
@@ -124,6 +159,11 @@ def declarations_text(own: WebNetwork) -> str:
     def members(values: Sequence[NetworkValue], mark: str, kind: str | None = None) -> str:
         return "".join(f"  {json.dumps(x.name)}{mark}: {kind or _ARRAYS[x.type]};\n" for x in values)
 
+    threads_option = ""
+    if own.is_shared:
+        threads_option = (
+            f"  /** At most {program.threads}, by default as many as the device has CPUs. */\n  threads?: number;\n"
+        )
     return f"""\
 /** This is {_about(program)} */
 
@@ -141,22 +181,26 @@ export interface Outputs {{
 export interface LoadOptions {{
   module?: WebAssembly.Module | BufferSource | URL;
   weights?: BufferSource | URL;
-}}
+{threads_option}}}
 
 /** A network in a memory of its own. A call of `run` blocks its thread. */
 export declare class Network {{
-  constructor(instance: WebAssembly.Instance);
+  private constructor();
   readonly memory: WebAssembly.Memory;
+  /** The number of threads that run it. */
+  readonly threads: number;
   /** The elements of an input in the memory of the network, to be filled before `run`. */
   input<Name extends keyof InputViews>(name: Name): InputViews[Name];
   /** The elements of an output in the memory of the network, which the next `run` overwrites. */
   output<Name extends keyof Outputs>(name: Name): Outputs[Name];
   /** Copies the given inputs, runs the network, and returns copies of its outputs by name. */
   run(arrays?: Inputs): Outputs;
+  /** Ends the other threads, if there are any. It does not run afterwards. */
+  close(): void;
 }}
 
-/** The file of the module that this engine loads. */
-export declare function moduleFile(): string;
+/** The file of the module that this engine loads, for several threads if it may share memory between them. */
+export declare function moduleFile(threads?: number): string;
 /** Loads the network; module and weights are by default the files beside this one. */
 export declare function load(options?: LoadOptions): Promise<Network>;
 """
@@ -164,11 +208,12 @@ export declare function load(options?: LoadOptions): Promise<Network>;
 
 def package_text(own: WebNetwork) -> str:
     """Return the description of the package, as npm takes it."""
-    files = [f"{own.name}.js", f"{own.name}.d.ts", *own.files]
+    files = [f"{own.name}.js", f"{own.name}.d.ts", *threads_texts(own), *(m.file for m in own.modules)]
+    files += [own.weights] if own.weights else []
     content = {
         "name": own.name.replace("_", "-").lower(), "version": "0.1.0", "private": True, "type": "module",
         "description": f"The network {_title(own.program)} in WebAssembly",
-        "exports": {".": {"types": f"./{own.name}.d.ts", "default": f"./{own.name}.js"}},
+        "exports": {".": {"types": f"./{own.name}.d.ts", "default": f"./{own.name}.js"}, "./*": "./*"},
         "files": files, "sideEffects": False, "scripts": {"test": "node --test"}, "engines": {"node": ">=20"},
     }  # fmt: skip
     return json.dumps(content, indent=2) + "\n"
@@ -185,10 +230,11 @@ def test_text(own: WebNetwork, samples: Mapping[str, Array]) -> str:
             "places": [int(n) for n in places], "values": [float(v) for v in values], "error": _TOLERANCE * most,
         }  # fmt: skip
     fills = [
-        f"  const {_variable(n)} = Float64Array.from({{ length: {prod(x.shape)} }}, (_, i) => "
+        f"    const {_variable(n)} = Float64Array.from({{ length: {prod(x.shape)} }}, (_, i) => "
         f"{'(i * 7 % 5 - 2) * 0.25' if numpy_dtype(x.type).kind == 'f' else 'i * 7 % 5'});\n"
         for n, x in enumerate(program.inputs)
     ]  # fmt: skip
+    counts = [1, program.threads] if own.is_shared else [1]
     given = ", ".join(f"{json.dumps(x.name)}: {_variable(n)}" for n, x in enumerate(program.inputs))
     return f"""\
 // {own.name}.test.mjs: one run on small numbers, compared with results of the same network in Python: node --test
@@ -198,15 +244,18 @@ import {{ load }} from "./{own.name}.js";
 
 const EXPECTED = {json.dumps(expected)};
 
-test("{own.name}", async () => {{
-  const network = await load();
-{"".join(fills)}  const results = network.run({{ {given} }});
-  for (const [name, {{ places, values, error }}] of Object.entries(EXPECTED))
-    places.forEach((place, n) => {{
-      const found = results[name][place];
-      assert(Math.abs(found - values[n]) <= error, `${{name}}[${{place}}] is ${{found}}, not ${{values[n]}}`);
-    }});
-}});
+for (const threads of {json.dumps(counts)})
+  test(`{own.name} on ${{threads}} thread${{threads > 1 ? "s" : ""}}`, async () => {{
+    const network = await load({{ threads }});
+    assert(network.threads <= threads);
+{"".join(fills)}    const results = network.run({{ {given} }});
+    for (const [name, {{ places, values, error }}] of Object.entries(EXPECTED))
+      places.forEach((place, n) => {{
+        const found = results[name][place];
+        assert(Math.abs(found - values[n]) <= error, `${{name}}[${{place}}] is ${{found}}, not ${{values[n]}}`);
+      }});
+    network.close();
+  }});
 """
 
 

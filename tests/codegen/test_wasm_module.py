@@ -55,8 +55,8 @@ def test_the_symbols_of_an_object() -> None:
     assert [x.alignment for x in own.segments] == [16, 4]
 
 
-def run_in_node(module: bytes, script: str, folder: Path) -> str:
-    """What a script prints that has the instance of a module, with `outside` as the function that doubles."""
+def run_in_node(module: bytes, script: str, folder: Path, instance: bool = True) -> str:
+    """What a script prints that has a module and its instance, with `outside` as the function that doubles."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no Node")
@@ -64,8 +64,10 @@ def run_in_node(module: bytes, script: str, folder: Path) -> str:
     text = (
         'const bytes = require("fs").readFileSync("module.wasm"); if (!WebAssembly.validate(bytes)) throw 1;'
         "const module = new WebAssembly.Module(bytes); const memory = new WebAssembly.Memory({initial: 2});"
-        f"const {{exports}} = new WebAssembly.Instance(module, {{env: {{memory, outside: x => 2 * x}}}}); {script}"
     )
+    if instance:
+        text += "const {exports} = new WebAssembly.Instance(module, {env: {memory, outside: x => 2 * x}});"
+    text += script
     done = subprocess.run([node, "-e", text], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -84,6 +86,21 @@ def test_a_module_takes_the_memory_of_others(tmp_path: Path) -> None:
     module = wasm_module(code_of(TABLE), ("entry",), ModuleMemory(4096, 0, outside={"far": 8}))
     script = "new Int32Array(memory.buffer)[2] = 1; console.log([0, 1].map(exports.entry), 'memory' in exports)"
     assert run_in_node(module, script, tmp_path) == "[ 12, 24 ] false"
+
+
+def test_threads_share_a_memory(tmp_path: Path) -> None:
+    """A module on a shared memory imports it with its exact size."""
+    module = wasm_module(code_of(TABLE), ("entry",), ModuleMemory(4096, PAGE_BYTES, 2, {"far": 8}, is_shared=True))
+    script = """
+    const shared = new WebAssembly.Memory({initial: 2, maximum: 2, shared: true});
+    const found = [2, 3].map(maximum => {
+      const memory = maximum === 2 ? shared : new WebAssembly.Memory({initial: 2, maximum, shared: true});
+      try { return new WebAssembly.Instance(module, {env: {memory, outside: x => x}}).exports.entry(1); }
+      catch (error) { return error.name; }
+    });
+    console.log(found.join(), new Int32Array(shared.buffer)[1024]);
+    """
+    assert run_in_node(module, script, tmp_path, instance=False) == "11,LinkError 5"
 
 
 def test_functions_in_a_table(tmp_path: Path) -> None:

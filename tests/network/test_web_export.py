@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,14 +35,22 @@ from convsmith.onnx.network import export_for
 RELAXED = "wasm32+relaxed"
 
 
-def exported(model: Any, folder: Path, name: str = RELAXED, weights: str | None = None) -> Path:
+def exported(
+    model: Any, folder: Path, name: str = RELAXED, weights: str | None = None, threads: int | None = None
+) -> Path:  # fmt: skip
     skip_without_emulator(target(name))
-    return export_for(read_graph(model.SerializeToString()), folder, "net", name, weights=weights).directory
+    return export_for(read_graph(model.SerializeToString()), folder, "net", name, threads, weights).directory
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported(u_net(8, real=True), tmp_path_factory.mktemp("web"))
+
+
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network for three threads."""
+    return exported(u_net(8, real=True), tmp_path_factory.mktemp("threads"), threads=3)
 
 
 def test_the_files_of_a_package(folder: Path) -> None:
@@ -50,11 +59,15 @@ def test_the_files_of_a_package(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {*package["files"], "package.json", "net.test.mjs"}
 
 
-@pytest.mark.parametrize("name, weights", [(RELAXED, "beside"), (RELAXED, "inside"), ("wasm32", "beside")])
-def test_the_test_beside_the_modules(name: str, weights: str, tmp_path: Path) -> None:
-    folder = exported(mobile_net(32, real=True), tmp_path, name, weights)
+@pytest.mark.parametrize(
+    "name, weights, threads",
+    [(RELAXED, "beside", 1), (RELAXED, "inside", 1), ("wasm32", "beside", 1), (RELAXED, "inside", 2)],
+)
+def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_path: Path) -> None:
+    folder = exported(mobile_net(32, real=True), tmp_path, name, weights, threads)
     assert (folder / "net.weights").exists() is (weights == "beside")
     assert (folder / "net.plain.wasm").exists() is (name == RELAXED)
+    assert (folder / "net.threads.wasm").exists() is (threads > 1)
     run(tool("node"), "--test", folder / "net.test.mjs")
 
 
@@ -118,30 +131,111 @@ def test_both_modules_compute_the_same(folder: Path) -> None:
     np.testing.assert_allclose(fused, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
 
 
-def test_typescript_accepts_the_declarations(folder: Path, tmp_path: Path) -> None:
+THREADS = """
+const net = await own.load({ threads: 3 });
+const single = await own.load({ threads: 1 });
+const runs = Array.from({ length: 20 }, (_, k) => Float32Array.from({ length: 512 }, (_, n) => (n * (k + 1)) % 5));
+const same = runs.every((x) => {
+  const wanted = single.run({ x }).v14;
+  return net.run({ x }).v14.every((y, n) => y === wanted[n]);
+});
+const shares = net.memory.buffer instanceof SharedArrayBuffer;
+net.close();
+let message;
+try { net.run(); } catch (error) { message = error.message; }
+console.log(JSON.stringify([same, net.threads, single.threads, shares, own.moduleFile(1), message]));
+"""
+
+
+def test_threads_share_the_work(threaded: Path) -> None:
+    same, *rest = node(threaded, THREADS)
+    assert same, "three threads computed something else than one"
+    file = rest.pop(3)
+    assert rest == [3, 1, True, "the network net is closed"] and file in ("net.wasm", "net.plain.wasm")
+
+
+def test_workers_compute_all_parts(threaded: Path, tmp_path: Path) -> None:
+    """The thread that calls takes none, and counts the parts that the others take."""
+    shutil.copytree(threaded, tmp_path, dirs_exist_ok=True)
+    threads = tmp_path / "net.threads.js"
+    text = threads.read_text()
+    own = "    take(control, this.instance.exports.__indirect_function_table);\n"
+    done = "Atomics.add(control, DONE, 1);"
+    assert text.count(own) == text.count(done) == 1
+    taken = "if (!(part < parts)) Atomics.add(control, FAULTS, 1);"
+    threads.write_text(text.replace(own, "").replace(done, f"{taken} {done}"))
+    assert node(tmp_path, THREADS)[0], "workers computed something else"
+
+
+def test_a_fault_on_another_thread_ends_a_run(threaded: Path, tmp_path: Path) -> None:
+    """A worker whose table lacks the function of a kernel counts its part as done, and says so."""
+    shutil.copytree(threaded, tmp_path, dirs_exist_ok=True)
+    worker = tmp_path / "net.worker.js"
+    text = worker.read_text()
+    given = "serve(control, exports.__indirect_function_table)"
+    assert text.count(given) == 1
+    worker.write_text(text.replace(given, "serve(control, { get: () => { throw 1; } })"))
+    script = """
+    const net = await own.load({ threads: 3 });
+    let message = "";
+    for (let n = 0; n < 1000 && !message; n++) try { net.run(); } catch (error) { message = error.message; }
+    console.log(JSON.stringify(message));
+    process.exit();
+    """
+    assert node(tmp_path, script) == "a kernel stopped on another thread"
+
+
+def test_a_module_for_another_number_of_threads(threaded: Path) -> None:
+    script = """
+    const module = new URL(own.moduleFile(1), import.meta.url);
+    const message = await own.load({ module, threads: 3 }).catch((error) => error.message);
+    console.log(JSON.stringify([message, own.moduleFile(3)]));
+    """
+    message, file = node(threaded, script)
+    assert message == f"the module is for one thread; this page loads {file}" and "threads" in file
+
+
+@pytest.mark.parametrize("name", ["folder", "threaded"])
+def test_typescript_accepts_the_declarations(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    folder = request.getfixturevalue(name)
     compiler = shutil.which("tsc")
     if compiler is None:
         pytest.skip("no tsc on PATH: npm install typescript brings it")
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     use = tmp_path / "use.ts"
     options = ("--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,dom")
-    head = 'import { load } from "./net.js";\nconst net = await load({ weights: new Uint8Array(4) });\n'
-    use.write_text(head + "const y: Float32Array = net.run({ x: [1, 2] }).v14;\nnet.input('x').set(y);\n")
+    more = ", threads: 2" if name == "threaded" else ""
+    head = f'import {{ load }} from "./net.js";\nconst net = await load({{ weights: new Uint8Array(4){more} }});\n'
+    use.write_text(head + "const y: Float32Array = net.run({ x: [1, 2] }).v14;\nnet.input('x').set(y);\nnet.close();\n")
     run(compiler, *options, use)
     use.write_text(head + "net.run({ y: [1] });\n")
     assert subprocess.run([compiler, *options, use], capture_output=True, check=False).returncode
 
 
 class _Quiet(SimpleHTTPRequestHandler):
+    """Serves files; pages are cross-origin isolated if `isolates`."""
+
+    isolates = False
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
+    def end_headers(self) -> None:
+        if self.isolates:
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
 
-@pytest.fixture
-def served(folder: Path) -> Iterator[str]:
-    """The address of a server of the folder."""
+
+class _Isolating(_Quiet):
+    isolates = True
+
+
+@contextmanager
+def served(folder: Path, handler: type[_Quiet]) -> Iterator[str]:
+    """The address of a page in a folder that a server serves."""
     (folder / "index.html").write_text("<!doctype html><link rel=icon href=data:><title>network</title>")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/index.html"
         server.shutdown()
@@ -151,19 +245,28 @@ def served(folder: Path) -> Iterator[str]:
 PAGE = """
 const done = arguments[arguments.length - 1];
 import("./net.js").then(async ({ load, moduleFile, inputs }) => {
-  const net = await load();
+  const net = await load({ threads: 3 });
   const x = Float32Array.from({ length: net.input("x").length }, (_, i) => (i * 7 % 5 - 2) * 0.25);
-  done([moduleFile(), [...net.run({ x }).v14]]);
-}).catch((error) => done([String(error), []]));
+  done([moduleFile(3), net.threads, [...net.run({ x }).v14]]);
+}).catch((error) => done([String(error), 0, []]));
 """
 
 
-def test_a_page_of_a_browser(served: str) -> None:
-    with headless_browser() as browser:
-        browser.get(served)
-        file, found = browser.execute_async_script(PAGE)
+@pytest.mark.parametrize(
+    "name, handler, file, threads",
+    [
+        ("folder", _Quiet, "net.wasm", 1), ("threaded", _Quiet, "net.wasm", 1),
+        ("threaded", _Isolating, "net.threads.wasm", 3),
+    ],
+)  # fmt: skip
+def test_a_page_of_a_browser(
+    name: str, handler: type[_Quiet], file: str, threads: int, request: pytest.FixtureRequest
+) -> None:  # fmt: skip
+    with headless_browser() as browser, served(request.getfixturevalue(name), handler) as page:
+        browser.get(page)
+        *chosen, found = browser.execute_async_script(PAGE)
         assert browser.get_log("browser") == []
-    assert file == "net.wasm"
+    assert chosen == [file, threads]
     net = cs.onnx.compile(u_net(8, real=True), threads=1)
     wanted = np.asarray(net.run({"x": sample((2, 4, 8, 8), "f32")})["v14"]).ravel()
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
@@ -186,8 +289,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     legal = ", ".join(WEIGHTS_PLACES)
     with pytest.raises(cs.UsageError, match=f"weights 'insde' is not legal; legal are .*{legal[-6:]}"):
         export_for(graph, tmp_path, "net", RELAXED, weights="insde")
-    with pytest.raises(cs.UnsupportedError, match="a module of WebAssembly with 2 threads; available is one"):
-        export_for(graph, tmp_path, "net", RELAXED, threads=2)
     with pytest.raises(cs.UsageError, match="in a library of C for aarch64 they are always inside"):
         export_for(graph, tmp_path, "net", "aarch64", weights="beside")
     with pytest.raises(cs.UnsupportedError, match="a network for sm_80; available are CPUs and WebAssembly"):
