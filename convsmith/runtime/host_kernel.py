@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import isnan, nan
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -30,17 +30,14 @@ from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
 from convsmith.runtime.gpu_calls import GpuCalls, StreamCall
-from convsmith.runtime.host_block import memory_at
+from convsmith.runtime.kernel_calls import KernelCalls, Launch, addresses_of
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking, PlainCalls
 from convsmith.runtime.packed import Packed
-from convsmith.runtime.prepared_call import Frame, LoadedEntry, PreparedCall, places_of
+from convsmith.runtime.prepared_call import Frame, PreparedCall
 from convsmith.runtime.resident import ResidentCall
-from convsmith.runtime.stream_kernels import StreamKernels
 
 __all__ = ["HostKernel"]
-
-Launch: TypeAlias = Callable[[Sequence[int], object, int], None]
 
 _ndarray = np.ndarray
 _making = RenewedLock()
@@ -64,21 +61,15 @@ class HostKernel:
         self.artifact = artifact
         self._gpu = memory_of(library)
         self._border = border = border_of(artifact)
-        self._steps = [LoadedEntry(library[name], entry, border.defaults) for name, entry in artifact.steps.items()]
         self._packing = packing = OperandPacking(artifact, border, library)
-        arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-        self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}.values()
-        self._prepared: dict[tuple[tuple[str, ...], tuple[str, ...]], PreparedCall] = {}
+        self._calls = KernelCalls(artifact, border, packing, library)
 
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
-        self._finite, self._on_streams = FiniteArrays(), StreamKernels()
-        self._on_any_stream: dict[tuple[tuple[str, ...], tuple[str, ...]], PreparedCall] = {}
-        """Calls on a GPU without memory of their own, by the names of all arrays and of the packed ones."""
-        self._gpu_calls = None
+        self._finite, self._gpu_calls = FiniteArrays(), None
         if self._gpu is not None:
             self._gpu_calls = GpuCalls(
-                border, self._gpu, self._signature, self._limit, self._is_direct, self._on_stream
+                border, self._gpu, self._signature, self._limit, self._is_direct, self._calls.on_stream
             )
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
@@ -246,7 +237,7 @@ class HostKernel:
             if not isinstance(operand, Packed) or name != self._border.operand or self._server(operand) is not self:
                 return None
         packed = tuple(name for name, x in inputs.items() if isinstance(x, Packed))
-        return self.addressed(tuple(arrays), packed).bind(_addresses(arrays.values()), arrays)
+        return self.addressed(tuple(arrays), packed).bind(addresses_of(arrays.values()), arrays)
 
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
         """Return blocks for calls on memory at addresses of the arrays `names`, which the caller writes; the arrays and
@@ -254,49 +245,24 @@ class HostKernel:
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
-        packed, packing, server = constants.get(self._border.operand), self._packing, self._server_of(constants)
+        packed, server = constants.get(self._border.operand), self._server_of(constants)
         if server is not self:
             return server.placed(constants, names, scratch)
-        specs, inputs = self._border.specs, dict[str, Array | Packed]()
-        for name, array in constants.items():
-            inputs[name] = array if isinstance(array, Packed) else specs[name].prepare(specs[name].check(array, name))
+        inputs = self._checked(constants)
         if isinstance(packed, Packed) and packed.bias is not None:
             inputs["bia"] = packed.bias
         self._check_packed(inputs)
-        plain = {name: x for name, x in inputs.items() if isinstance(x, _ndarray)}
-        to_pack = [name for name in plain if name in packing.entries]
-        known = [*inputs.values(), *(packing.pack(name, plain) for name in to_pack)]
-        given: list[Mapping[str, int]] = [
-            *({name: 0} if name in plain else packing.parts_of(name).offsets for name in inputs),
-            *(packing.parts[name].offsets for name in to_pack), *({name: 0} for name in names),
-        ]  # fmt: skip
-        call = PreparedCall(self._steps, given, self._shared)
-        return call.frame(scratch, _addresses(known), known)
+        return self._calls.placed(inputs, names, scratch)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of memory that a placed call needs, besides its arrays."""
         own = self._fallback.scratch_bytes if self._fallback is not None else 0
-        return max(own, places_of(self._shared, max(step.scratch_bytes for step in self._steps))[1])
+        return max(own, self._calls.scratch_bytes)
 
     def addressed(self, names: Sequence[str], packed: Collection[str] = (), *, fresh: bool = False) -> PreparedCall:
-        """Return the call on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
-
-        Operands in `packed` are passed packed, all others as plain arrays, which each call packs. Memory between
-        entries is reused by later calls unless it is `fresh`. The caller checks that operands in `artifact.limits` are
-        within their limits.
-        """
-        packing, specs = self._packing, self._border.specs
-        plain = [name for name in packing.entries if name in names and name not in packed]
-        packs = [part for name in plain for part in packing.parts[name].arguments]
-        packs += [part for name in plain for part in self.artifact.passed_on(name)]
-        return PreparedCall(
-            [*(e for name in plain if not specs[name].empty_tensor for e in packing.entries[name]), *self._steps],
-            [packing.parts_of(name).offsets if name in packed else {name: 0} for name in names],
-            [*packs, *self._shared],
-            None if fresh else self._gpu,
-            fresh=fresh,
-        )
+        """Return the call on the addresses of the arrays `names`, as `KernelCalls.addressed` does."""
+        return self._calls.addressed(names, packed, fresh=fresh)
 
     def launched(self, names: Sequence[str], packed: Sequence[str], stream: Callable[[], int]) -> StreamCall:
         """Return the call on the addresses of the arrays `names`, all in memory of the GPU, which launches on the
@@ -304,7 +270,7 @@ class HostKernel:
         """
         if self._gpu is None:
             raise UnsupportedError(f"{self.artifact.problem!r}: its kernel runs on host memory", code="device")
-        return StreamCall(self._gpu, self._on_stream, names, packed, stream)
+        return StreamCall(self._gpu, self._calls.on_stream, names, packed, stream)
 
     def launched_with(self, constants: Mapping[str, Given], names: Sequence[str]) -> Launch:
         """Return the function that launches on the addresses of the arrays `names` in memory of the GPU, given what
@@ -314,38 +280,19 @@ class HostKernel:
         if server is not self:
             return server.launched_with(constants, names)
         self._check_packed(constants)
-        gpu, known, owners = self._gpu, dict[str, int](), list[object]()
-        assert gpu is not None
-        for name, array in constants.items():
-            if isinstance(array, Packed):
-                known[name], of_bias = array.addresses_on(gpu)
-                known |= {"bia": of_bias} if array.bias is not None else {}
-                owners.append(array)
-            else:
-                spec = self._border.specs[name]
-                ready = spec.prepare(spec.check(array, name))
-                known[name], owner = gpu.reserve(spec.extent)
-                gpu.write(known[name], memory_at(address_of(ready), spec.extent))
-                owners.append(owner)
-        taken = (*known, *names)
-        of_packed = tuple(name for name, array in constants.items() if isinstance(array, Packed))
+        return self._calls.launched(self._checked(constants), names)
 
-        def launch(addresses: Sequence[int], keep: object, stream: int) -> None:
-            with gpu.on_stream(stream, True):
-                self._on_stream(taken, of_packed).run((*known.values(), *addresses), (keep, owners))
-
-        return launch
-
-    def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
-        """Return the call on these arrays in host memory, from a cache."""
-        call = self._prepared.get((names, packed))
-        if call is None:
-            call = self._prepared[names, packed] = self.addressed(names, packed, fresh=True)
-        return call
+    def _checked(self, constants: Mapping[str, Given]) -> dict[str, Array | Packed]:
+        """Return `constants`, whose plain arrays are checked, and copied where they do not fit."""
+        specs = self._border.specs
+        return {
+            name: array if isinstance(array, Packed) else specs[name].prepare(specs[name].check(array, name))
+            for name, array in constants.items()
+        }
 
     def _call_on_packed(self) -> PreparedCall:
         """Return the call with packed weights; its addresses are those of the arrays `_BY_POSITION`."""
-        self._on_packed = call = self._call_on(_BY_POSITION, ("wei",))
+        self._on_packed = call = self._calls.on_host(_BY_POSITION, ("wei",))
         return call
 
     def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
@@ -415,19 +362,9 @@ class HostKernel:
                 return self._fallback_for(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
         with gpu.on_stream(arguments.stream, arguments.resident):
-            call = self._on_stream(tuple(arguments.addresses), tuple(arguments.packed))
+            call = self._calls.on_stream(tuple(arguments.addresses), tuple(arguments.packed))
             call.run(tuple(arguments.addresses.values()), arguments.keep)
         return arguments.results
-
-    def _on_stream(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
-        """Return the call on the current stream of a GPU, on the addresses of the arrays `names`."""
-        call = self._on_any_stream.get((names, packed))
-        if call is not None:
-            return call
-        assert self._gpu is not None
-        if self._shared or not self._packing.entries.keys() <= {*packed}:
-            return self._on_streams.kernel(self.addressed, self._gpu, names, packed)
-        return self._on_any_stream.setdefault((names, packed), self.addressed(names, packed))
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays; arrays that do not fit are copied."""
@@ -441,7 +378,7 @@ class HostKernel:
                 made = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
                 copies.append((array, made))
             keep.append(made)
-        self._call_on((*inputs, *results), packed).run(_addresses(keep), keep)
+        self._calls.on_host((*inputs, *results), packed).run(addresses_of(keep), keep)
         for array, made in copies:
             np.copyto(array, made)
 
@@ -515,7 +452,3 @@ class HostKernel:
                 self._fallback = self._make_fallback()
             return self._fallback
 
-
-def _addresses(arrays: Iterable[Array | Packed]) -> list[int]:
-    """Return the addresses that a call on these arrays and packed operands passes."""
-    return [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in arrays]

@@ -276,7 +276,7 @@ def test_a_bound_call_keeps_the_code_that_it_runs(threads: int) -> None:
     kernel = HostKernel(depthwise(SHAPE, threads=threads))
     out = np.empty_like(X)
     call = kernel.bind(X, kernel.pack(W), out)
-    code = weakref.ref(kernel._steps[0].function._code)
+    code = weakref.ref(kernel._calls._steps[0].function._code)
     del kernel
     gc.collect()
     assert code() is not None
