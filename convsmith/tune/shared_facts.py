@@ -7,7 +7,7 @@ from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import FloorDiv, Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -39,7 +39,8 @@ class SharedFacts:
         self.unit = unit
         self.src, self.dst = view_steps(st.a), view_steps(st.c)
         self.classes = st.residues
-        apart = st.constant and self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
+        near = self.src.get(Var(st.reduce[-1])) == 1 or (unit.rows == 1 and self.terms_in_blocks())
+        apart = st.constant and self.unit.dot and not near
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
         self.is_copied = (absent or (apart and not self.classes)) and bool(self.images)
@@ -66,6 +67,20 @@ class SharedFacts:
         """Cycles of windows that wait for no cache line, and cycles of waiting for lines, by config."""
         self._neighbours: dict[tuple[str, ...], str] = {}
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
+
+    def terms_in_blocks(self) -> bool:
+        """Return whether the terms that an instruction adds up are adjacent in a source whose channels are in blocks.
+
+        Blocks, and groups of channels that begin within a block, are then a multiple of these terms.
+        """
+        channel = Var(self.st.reduce[-1])
+        atoms = [(atom, step) for atom, step in self.src.items() if channel in variables_of(atom)]
+        blocks = [(atom, step) for atom, step in atoms if isinstance(atom, Mod | FloorDiv)]
+        within = [step for atom, step in blocks if isinstance(atom, Mod)]
+        begins = (n for atom, _ in blocks for v, n in atom.num.terms if v != channel)
+        sizes = (atom.den for atom, _ in blocks)
+        whole = not any(n % self.unit.terms for n in (*begins, *sizes, *(atom.num.const for atom, _ in blocks)))
+        return whole and within == [1] and len(blocks) == len(atoms)
 
     def along_rows(self, pixel: str) -> bool:
         """Return whether vectors of pixels run along rows of a result and of a source, which may have borders or a
