@@ -35,6 +35,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    NumberedRows,
     PointerLoad,
     Prefetch,
     Stmt,
@@ -208,12 +209,29 @@ class FunctionEmitter(ValueEmitter):
     def _pointer(self, s: PointerLoad) -> None:
         """Emit the loaded pointer, with the offset added unless it points to zeros."""
         self.known.drop(s.buffer)
+        if s.rows is not None:
+            self.bases[s.buffer] = self._row(s, s.rows)
+            return
         pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align {self.facts.address_bits // 8}")
         if not (s.offset.is_const and s.offset.const == 0):
             absent = self.put(f"icmp eq ptr {pointer}, {self.address(s.zero, s.zero_at[0])}")
             moved = f"getelementptr {s.buffer.dtype.llvm}, ptr {pointer}, {self.it} {self.index(s.offset)}"
             pointer = self.put(f"select i1 {absent}, ptr {pointer}, ptr {self.put(moved)}")
         self.bases[s.buffer] = pointer
+
+    def _row(self, s: PointerLoad, rows: NumberedRows) -> str:
+        """Return the address of the row that an entry of a table numbers, or of the zeros."""
+        it = self.it
+        entry = self.value(Load(s.table, s.index, None), 0)
+        number = self.put(f"sext i32 {entry} to {it}") if self.bits > 32 else entry
+        below = self.put(f"icmp slt {it} {number}, 0")
+        counted = self.put(f"add {it} {number}, {rows.total}")
+        number = self.put(f"select i1 {below}, {it} {counted}, {it} {number}")
+        inside = self.put(f"icmp ult {it} {number}, {rows.total}")
+        moved = self.put(f"mul {it} {number}, {rows.step}")
+        first = self.address(s.source, s.offset)
+        row = self.put(f"getelementptr {s.buffer.dtype.llvm}, ptr {first}, {it} {moved}")
+        return self.put(f"select i1 {inside}, ptr {row}, ptr {self.address(s.zero, s.zero_at[0])}")
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)

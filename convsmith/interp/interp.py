@@ -64,7 +64,7 @@ from convsmith.ir.stmt import (
     TensorCopy,
     Wait,
 )
-from convsmith.ir.types import PTR
+from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import Load, dtype_of, lanes_of
 from convsmith.ir.walk import statements_of
 from convsmith.layout.block import ABSENT
@@ -287,11 +287,14 @@ class _Machine(DeviceMachine):
 
     def _at(self, s: PointerLoad) -> None:
         """Bind the buffer to the memory of the source or of the zeros, from the entry's position on."""
-        if s.table.dtype is not PTR or s.buffer in self._memories:
+        if s.table.dtype is not (PTR if s.rows is None else S32) or s.buffer in self._memories:
             raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")
         table, places = self._places(s.table, s.index, None)
         self._read(table, places)
         entry = int(table.data[places[0]])
+        if s.rows is not None:
+            count, step = s.rows
+            entry = (entry % count) * step if -count <= entry < count else ABSENT
         if entry == ABSENT:
             memory, (origin,) = self._places(s.zero, s.zero_at, None)
         else:

@@ -243,7 +243,7 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         at = scope.at(f"at {a.table}")
         for one, other in ((a.table, b.table), (a.source, b.source), (a.zero, b.zero)):
             at.same_buffer(one, other)
-        at.require(len(a.index) == len(b.index) and len(a.zero_at) == len(b.zero_at), a, b)
+        at.require(len(a.index) == len(b.index) and len(a.zero_at) == len(b.zero_at) and a.rows == b.rows, a, b)
         for i, j in zip((*a.index, a.offset, *a.zero_at), (*b.index, b.offset, *b.zero_at)):
             at.same(i, j)
         _stmts(a.body, b.body, at.declare([(a.buffer, b.buffer)]))

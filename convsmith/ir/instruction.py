@@ -263,7 +263,7 @@ class Instruction:
 
     @property
     def rows(self) -> int:
-        """Rows of `c`."""
+        """NumberedRows of `c`."""
         return self.result.size // self.lanes
 
     @cached_property

@@ -37,6 +37,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    NumberedRows,
     PointerLoad,
     Prefetch,
     Receive,
@@ -237,7 +238,11 @@ class _Parser(ValueParser):
             return Alloc(buffer, self.body())
 
     def _at_entry(self) -> Stmt:
-        entry = self.access()
+        entry, rows = self.access(), None
+        if self._take("of"):
+            count = self._int("a number of rows")
+            self._expect("by")
+            rows = NumberedRows(count, self._int("a step"))
         self._expect("+")
         offset = self.index()
         self._expect("in")
@@ -248,7 +253,8 @@ class _Parser(ValueParser):
         buffer = self._declaration()
         self._expect(":")
         with self._scope({buffer.name: buffer}):
-            return PointerLoad(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, self.body())
+            body = self.body()
+            return PointerLoad(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, body, rows)
 
     def _invoke(self) -> Stmt:
         name = self._next().text

@@ -282,7 +282,7 @@ class Rewriter:
         body = self.stmt(s.body)
         if index == s.index and offset is s.offset and zero_at == s.zero_at and body is s.body:
             return s
-        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body)
+        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body, s.rows)
 
     def _Store(self, s: Store) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)

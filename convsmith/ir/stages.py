@@ -48,8 +48,8 @@ from convsmith.ir.walk import statements_of, walk
 
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
-_FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
-_PLAIN: frozenset[type[Stmt]] = _FIRST | {PointerLoad, AtomicAdd, TensorCopy}
+_FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store, PointerLoad})
+_PLAIN: frozenset[type[Stmt]] = _FIRST | {AtomicAdd, TensorCopy}
 _LOOPS = frozenset({"serial", "unrolled", "parallel", "pipelined", "grid", *THREAD_LOOPS})
 
 
@@ -59,7 +59,8 @@ class Stage:
 
     ``inner_masks``: a Select may occur within arithmetic. ``flat``: memory has one dim without gaps. ``lanes``:
     accesses may have lanes. ``pointers``: loops may carry pointers, and functions may be called.
-    ``constant_registers``: register accesses have constant coordinates.
+    ``constant_registers``: register accesses have constant coordinates. ``tables``: arrays may be read through tables
+    of pointers, and not only by numbers of rows.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Stage:
     lanes: bool = False
     pointers: bool = False
     constant_registers: bool = False
+    tables: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -78,7 +80,7 @@ class Stage:
 
 _ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Prefetch}
 
-NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
+NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False, tables=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
@@ -106,7 +108,8 @@ def violations(kernel: Kernel, stage: Stage) -> Iterator[str]:
 
 def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
     line = str(s).partition("\n")[0]
-    if type(s) not in stage.statements:
+    is_table = isinstance(s, PointerLoad) and s.rows is None
+    if type(s) not in stage.statements or (is_table and not stage.tables):
         yield f"`{line}`: a statement {type(s).__name__} is not allowed"
     if isinstance(s, For):
         if s.kind not in stage.loops:

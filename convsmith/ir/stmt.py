@@ -129,13 +129,22 @@ class Alloc(Stmt):
     body: Stmt
 
 
+class NumberedRows(NamedTuple):
+    """Parts of an array by number: ``total`` of them, each ``step`` elements after the one before."""
+
+    total: int
+    step: int
+
+
 @_statement
 class PointerLoad(Stmt):
-    """Binds ``buffer`` within ``body`` to the memory at which an entry of a pointer table points; ``body`` only reads
-    it.
+    """Binds ``buffer`` within ``body`` to the memory at which an entry of a table points; ``body`` only reads it.
 
-    The entry ``table[index]`` is a position in ``source``, to which ``offset`` elements are added. An absent entry
-    points at the element ``zero_at`` of ``zero`` instead, without the offset.
+    The entry ``table[index]`` of a pointer table is a position in ``source``, to which ``offset`` elements are added.
+    An absent entry points at the element ``zero_at`` of ``zero`` instead, without the offset.
+
+    With ``rows``, the table holds whole numbers: an entry is the number of a row. Row 0 begins at the element
+    ``offset`` of ``source``. A negative entry counts from the end. A number beyond the rows is absent.
     """
 
     buffer: Buffer
@@ -146,6 +155,7 @@ class PointerLoad(Stmt):
     zero: Buffer
     zero_at: tuple[Index, ...]
     body: Stmt
+    rows: NumberedRows | None = None
 
 
 @_statement

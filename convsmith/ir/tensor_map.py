@@ -32,7 +32,7 @@ class TensorMap:
 
     @property
     def rows(self) -> int:
-        """Rows of a copy: runs of `box[0]` elements."""
+        """NumberedRows of a copy: runs of `box[0]` elements."""
         return self.pixels or prod(self.box[1:])
 
     @property

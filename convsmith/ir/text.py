@@ -260,7 +260,8 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
         out.append(f"{pad}alloc {buffer_text(s.buffer)} @{s.buffer.scope}:")
         _lines(s.body, inner, out)
     elif isinstance(s, PointerLoad):
-        entry = f"{access_text(s.table, s.index, None)} + {s.offset} in {s.source.name}"
+        rows = f" of {s.rows.total} by {s.rows.step}" if s.rows else ""
+        entry = f"{access_text(s.table, s.index, None)}{rows} + {s.offset} in {s.source.name}"
         out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
         _lines(s.body, inner, out)
     elif isinstance(s, (Store, AtomicAdd)):

@@ -252,8 +252,10 @@ class _Verifier:
             self._fail(f"the body of a {s.kind} loop begins with all of its copies through tensor maps")
 
     def _entry(self, s: PointerLoad) -> None:
-        if s.table.dtype is not PTR:
+        if s.rows is None and s.table.dtype is not PTR:
             self._fail(f"{s.table} holds {s.table.dtype}, no pointers")
+        if s.rows is not None and s.table.dtype is not S32:
+            self._fail(f"{s.table} holds {s.table.dtype}; the numbers of rows are {S32}")
         if len({s.buffer.dtype, s.source.dtype, s.zero.dtype}) > 1:
             self._fail(f"{s.buffer} is {s.buffer.dtype}, {s.source} {s.source.dtype} and {s.zero} {s.zero.dtype}")
         if s.source not in self._buffers:

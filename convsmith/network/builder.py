@@ -14,7 +14,7 @@ import numpy as np
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 from convsmith.network.graph import Graph, IntegerConstant, NetworkNode, Work, result_of
-from convsmith.network.image import NetworkValue
+from convsmith.network.image import OUTSIDE, NetworkValue
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
@@ -48,11 +48,14 @@ class GraphBuilder:
 
     def input(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Add an input of the network."""
-        self.values[name] = NetworkValue(name, shape, TYPES_OF_VALUES.get(dtype, str(dtype)))
+        outside = str(dtype) if str(dtype) in OUTSIDE else ""
+        self.values[name] = NetworkValue(name, shape, TYPES_OF_VALUES.get(dtype, str(dtype)), outside)
         self._inputs.append(self.values[name])
 
-    def graph(self, outputs: Sequence[str]) -> Graph:
-        """Return the graph with these outputs. UnsupportedError if one is no result of a node, or an output twice."""
+    def graph(self, outputs: Sequence[str], outside: Mapping[str, np.dtype[Any]] | None = None) -> Graph:
+        """Return the graph with these outputs, whose arrays have the types `outside` for callers, as far as kernels can
+        compute them. UnsupportedError if one is no result of a node, or an output twice.
+        """
         computed = {node.output for node in self.nodes}
         for n, name in enumerate(outputs):
             if name not in computed or name in outputs[:n]:
@@ -61,6 +64,9 @@ class GraphBuilder:
                     f"{self.name}: output {printable(name)} is {kind}; available are outputs that nodes compute, once "
                     "each", code="output",
                 )  # fmt: skip
+        for name, dtype in (outside or {}).items():
+            if OUTSIDE.get(str(dtype)) == self.values[name].type:
+                self.values[name] = replace(self.values[name], outside=str(dtype))
         nodes = tuple(self.nodes)
         return Graph(
             self.name, tuple(self._inputs), tuple(outputs), nodes, self.constants, self.values, self.integers

@@ -30,7 +30,7 @@ from convsmith.runtime.host import obstacle
 
 __all__ = ["load_image", "save_image"]
 
-_MAGIC = b"convsmith network 2\n"
+_MAGIC = b"convsmith network 3\n"
 _DIGEST = hashlib.sha256().digest_size
 _PAGE = 4096
 _CHUNK = 1 << 24

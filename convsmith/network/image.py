@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
+
+import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Role
 from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
+from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 
-__all__ = ["ImageStep", "NetworkImage", "NetworkValue", "tensor_arguments"]
+__all__ = ["OUTSIDE", "ImageStep", "NetworkImage", "NetworkValue", "tensor_arguments"]
+
+OUTSIDE = {"int64": "s32", "bool": "u8"}
+"""Types of arrays of a caller, by numpy's names, which kernels compute with others."""
 
 
 @record(frozen=True)
 class NetworkValue:
-    """An input, or a result, by name: its shape and its data type, by oneDNN's name."""
+    """An input, or a result, by name: its shape and its data type, by oneDNN's name.
+
+    `outside` is numpy's name of the type of the arrays of a caller, "int64" or "bool", where that is another one.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: str
+    outside: str = ""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the arrays of a caller."""
+        return np.dtype(self.outside) if self.outside in OUTSIDE else TYPES[self.type].numpy
 
 
 @record(frozen=True)

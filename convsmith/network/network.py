@@ -13,7 +13,8 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.network.file import load_image, save_image
 from convsmith.network.image import NetworkImage, tensor_arguments
-from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.network.outside import returned, taken
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
 from convsmith.runtime.border import Border
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
@@ -87,7 +88,7 @@ class Network:
 
     def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name; an output in `arrays` is written in place."""
-        inputs, results = self._border.take(arrays)
+        inputs, results = self._border.take(self._taken(arrays))
         specs = self._border.specs
         ready: dict[str, Array] = {name: specs[name].prepare(x) for name, x in inputs.items()}  # type: ignore[arg-type]
         made = {name: x if specs[name].fits(x) else specs[name].empty() for name, x in results.items()}
@@ -97,7 +98,24 @@ class Network:
             if made[name] is not x:
                 np.copyto(x, made[name])
         shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.image.outputs}
+        for value in self.image.outputs:
+            if value.outside:
+                shaped[value.name] = returned(value, shaped[value.name], arrays.get(value.name))
         return self._border.give(arrays, shaped)
+
+    def _taken(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return arrays of a call in the types of kernels, without outputs that have another type outside."""
+        values = {x.name: x for x in (*self.image.inputs, *self.image.outputs) if x.outside}
+        scalars = [x.name for x in self.image.inputs if not x.shape and x.name in arrays]
+        if scalars:
+            arrays = {**arrays, **{name: as_array(name, arrays[name]).reshape(-1) for name in scalars}}
+        if not values:
+            return arrays
+        results = {x.name for x in self.image.outputs}
+        return {
+            name: taken(values[name], x) if name in values else x
+            for name, x in arrays.items() if name not in values or name not in results
+        }  # fmt: skip
 
     def explain(self, timed: Mapping[str, Any] | None = None) -> str:
         """Return a page about the network: inputs, outputs, memory, and what each step computes.
@@ -116,7 +134,7 @@ class Network:
         with import_lock:
             from convsmith.network.step_times import network_times
 
-        arrays = {**inputs, **self.run(inputs)}
+        arrays = {**self._taken(inputs), **{x.name: np.zeros(x.shape, numpy_dtype(x.type)) for x in self.image.outputs}}
         specs = self._border.specs
         ready: list[Array] = [spec.prepare(arrays[name]) for name, spec in specs.items()]
         return network_times(self._program, self._libraries, ready)

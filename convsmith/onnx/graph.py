@@ -47,7 +47,7 @@ class ModelGraphNode(GraphNode):
 
 def _decoded(a: Any) -> Any:
     """Return the value of an attribute; the attribute itself if it is no number, text or series of numbers."""
-    fields = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints"}
+    fields = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}
     found = getattr(a, fields[a.type]) if a.type in fields else a
     return found.decode(errors="replace") if isinstance(found, bytes) else found
 
@@ -76,7 +76,8 @@ class GraphReader(GraphBuilder):
                     break
         if wrong:
             raise unavailable(self.name, wrong, GRAPH_OPERATORS)
-        return self.graph(tuple(x.name for x in self.model.graph.output))
+        outputs = tuple(x.name for x in self.model.graph.output)
+        return self.graph(outputs, {name: self.model.types[name][0] for name in outputs if name in self.model.types})
 
     def _read(self, node: ModelGraphNode) -> None:
         """Read a node: it becomes nodes of the graph, or constants."""

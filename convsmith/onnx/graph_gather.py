@@ -1,5 +1,4 @@
-"""The operators of ONNX that select elements by constant numbers, or regroup channels and pixels, as nodes of a graph.
-"""
+"""The operators of ONNX that select elements by numbers, or regroup channels and pixels, as nodes of a graph."""
 
 from __future__ import annotations
 
@@ -7,9 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 
+import numpy as np
+
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.gather import GatherElements, GatherRows
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.slice import Slice
 from convsmith.onnx.graph_node import GraphNode
 
@@ -42,20 +46,21 @@ def runs(numbers: Sequence[int]) -> list[range]:
 
 
 def _gather(node: GraphNode) -> None:
-    """Add the elements along an axis with constant numbers: parts of the array, joined."""
-    shape, t, picked = node.shape(), node.any_type(), node.constant(1)
-    given, rank = node.attribute("axis", 0), len(shape)
-    if picked is None or not -rank <= given < rank:
-        raise UsageError(f"axis {given} of {rank}; legal are {-rank} to {rank - 1}", code="axis")
-    axis = given % rank
+    """Add the elements along an axis by their numbers. Constant numbers select parts of the array, which are joined."""
+    shape, t, axis = node.shape(), node.any_type(), _axis(node)
+    rank, picked = len(shape), node.reader.constants.get(node.inputs[1])
+    if picked is None:
+        _gather_in_a_run(node, axis)
+        return
     numbers = [int(x) for x in picked.reshape(-1)]
     if wrong := [x for x in numbers if not -shape[axis] <= x < shape[axis]]:
         raise UsageError(f"number {wrong[0]} of {shape[axis]} elements along axis {axis}", code="index")
     parts = runs([x % shape[axis] for x in numbers])
-    if not numbers or len(parts) > _MOST:
-        raise UnsupportedError(
-            f"{len(numbers)} numbers are {len(parts)} series of equal steps; available are 1 to {_MOST}", code="numbers"
-        )
+    if not numbers:
+        raise UnsupportedError("it selects no element; available are selections of some", code="numbers")
+    if len(parts) > _MOST:
+        _gather_in_a_run(node, axis)
+        return
     result = (*shape[:axis], *picked.shape, *shape[axis + 1 :])
 
     def part(r: range) -> Slice:
@@ -75,6 +80,69 @@ def _gather(node: GraphNode) -> None:
         whole = Concat.of(t, tuple(work.sizes for work in works), axis)
         joined = node.between(whole, {f"src_{n}": name for n, name in enumerate(made)})
     node.add(Reshape(t, prod(result)), {"src": joined}, result)
+
+
+def _axis(node: GraphNode) -> int:
+    """Return the axis of a node as a number from 0. UsageError if it does not exist."""
+    given, rank = int(node.attribute("axis", 0)), len(node.shape())
+    if not -rank <= given < rank:
+        raise UsageError(f"axis {given} of {rank}; legal are {-rank} to {rank - 1}", code="axis")
+    return given % rank
+
+
+def _numbers(node: GraphNode, n: int = 1) -> str:
+    """Return input `n` as whole numbers of 32 bits."""
+    t, shape = node.any_type(n), node.shape(n)
+    if t == "s32":
+        return node.inputs[n]
+    return node.between(ChangeType(t, "s32", shape or (1,)), {"src": node.inputs[n]}, shape)
+
+
+def _gather_in_a_run(node: GraphNode, axis: int) -> None:
+    """Add rows that whole numbers of a run select."""
+    shape, picked = node.shape(), node.shape(1)
+    work = GatherRows(node.any_type(), prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), prod(picked))
+    result = (*shape[:axis], *picked, *shape[axis + 1 :])
+    node.add(work, {"src": node.inputs[0], "places": _numbers(node)}, result)
+
+
+def _gather_elements(node: GraphNode) -> None:
+    """Add the element at each number along an axis."""
+    shape, picked, axis = node.shape(), node.shape(1), _axis(node)
+    if len(shape) != len(picked) or any(n != axis and b > a for n, (a, b) in enumerate(zip(shape, picked))):
+        raise UsageError(f"shapes are {shape} and {picked}; legal are numbers within the array", code="shape")
+    work = GatherElements(node.any_type(), shape, picked, axis)
+    node.add(work, {"src": node.inputs[0], "places": _numbers(node)})
+
+
+def _gather_nd(node: GraphNode) -> None:
+    """Add the parts at several coordinates each, which become one number."""
+    shape, picked, batch = node.shape(), node.shape(1), node.attribute("batch_dims", 0)
+    count = picked[-1] if picked else 0
+    if not 1 <= count <= len(shape) - batch or shape[:batch] != picked[:batch]:
+        raise UsageError(f"coordinates are {picked} of {shape}; legal are 1 to {len(shape) - batch}", code="shape")
+    sizes, rest, result = shape[batch : batch + count], shape[batch + count :], (*picked[:-1], *shape[batch + count :])
+    if batch and prod(shape[:batch]) > 1:
+        raise UnsupportedError("batch_dims have several elements; available is one", code="batch")
+    numbers, each = _numbers(node), prod(picked[:-1])
+    total = ""
+    for n, size in enumerate(sizes):
+        part = node.between(Slice("s32", (each, count), (0, n), (1, 1), (each, 1)), {"src": numbers}, (each,))
+        whole = node.held(np.full(1, size, np.int32))
+        behind = node.between(Pointwise("s32", ((each,), (1,)), "add"), _two(part, whole))
+        zero = node.held(np.zeros(1, np.int32))
+        below = node.between(Compare("s32", ((each,), (1,)), "lt"), _two(part, zero))
+        masks = {"mask": below, "yes": behind, "no": part}
+        own = node.between(ChooseByMask("s32", ((each,),) * 3), masks)
+        step = node.held(np.full(1, prod(sizes[n + 1 :]), np.int32))
+        own = node.between(Pointwise("s32", ((each,), (1,)), "mul"), _two(own, step))
+        total = own if not total else node.between(Pointwise("s32", ((each,), (each,)), "add"), _two(total, own))
+    work = GatherRows(node.any_type(), 1, prod(sizes), prod(rest), each)
+    node.add(work, {"src": node.inputs[0], "places": total}, result)
+
+
+def _two(first: str, second: str) -> dict[str, str]:
+    return {"src_0": first, "src_1": second}
 
 
 def _regrouped(to_pixels: bool, node: GraphNode) -> None:
@@ -100,6 +168,7 @@ def _regrouped(to_pixels: bool, node: GraphNode) -> None:
 
 
 GATHERS: dict[str, Callable[[GraphNode], None]] = {
-    "Gather": _gather, "DepthToSpace": partial(_regrouped, True), "SpaceToDepth": partial(_regrouped, False),
+    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "DepthToSpace": partial(_regrouped, True), "SpaceToDepth": partial(_regrouped, False),
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -21,6 +21,7 @@ from convsmith.onnx.graph_gather import GATHERS
 from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise, add_matmul_integer
 from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.graph_node import GraphNode
+from convsmith.onnx.graph_recurrent import RECURRENT
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
@@ -254,7 +255,7 @@ GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Sum": partial(_binary, "add"),
     "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
     "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    **MOVES, **CHOICES, **GATHERS,
+    **MOVES, **CHOICES, **GATHERS, **RECURRENT,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""
 

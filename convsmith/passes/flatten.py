@@ -80,7 +80,7 @@ class _Flatten(Rewriter):
         source, buffer, body = self.buffer(s.source), self.buffer(s.buffer), self.stmt(s.body)
         if table is s.table and zero is s.zero and source is s.source and buffer is s.buffer and body is s.body:
             return s
-        return PointerLoad(buffer, table, index, s.offset, source, zero, zero_at, body)
+        return PointerLoad(buffer, table, index, s.offset, source, zero, zero_at, body, s.rows)
 
     def visit_Alloc(self, a: Alloc) -> Stmt:
         return Alloc(self.buffer(a.buffer), self.stmt(a.body))

@@ -54,7 +54,8 @@ class _Generalise(Rewriter):
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, zero_at = self.index(s.index), self.access(s.zero, s.zero_at)
         pixel, source, zero = self.buffer(s.buffer), self.buffer(s.source), self.buffer(s.zero)
-        return PointerLoad(pixel, s.table, index, self.expr(s.offset), source, zero, zero_at, self.stmt(s.body))
+        offset, body = self.expr(s.offset), self.stmt(s.body)
+        return PointerLoad(pixel, s.table, index, offset, source, zero, zero_at, body, s.rows)
 
     def visit_Load(self, v: Load) -> Value:
         return Load(self.buffer(v.buffer), self.access(v.buffer, v.index), v.lanes)

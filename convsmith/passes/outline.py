@@ -70,11 +70,13 @@ class _Abstract(Rewriter):
         return self.stmt(a.body)
 
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
-        """Rewrite the statement; the function also takes a pointer to the source, into which the table's entries point.
+        """Rewrite the statement; the function also takes a pointer to the source, into which the table's entries point,
+        or from which rows are counted.
         """
         index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
-        self.access(s.source, (as_index(0),))
-        return PointerLoad(s.buffer, s.table, index, self.expr(s.offset), s.source, s.zero, zero_at, self.stmt(s.body))
+        (first,) = self.access(s.source, (s.offset if s.rows else as_index(0),))
+        offset = first if s.rows else self.expr(s.offset)
+        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, self.stmt(s.body), s.rows)
 
     def visit_Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)

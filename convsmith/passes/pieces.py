@@ -46,7 +46,8 @@ class _Piece(Rewriter):
 
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, offset = self.memory.index(s.index), self.memory.expr(s.offset)
-        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
+        body = self.stmt(s.body)
+        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, body, s.rows)
 
     def visit_If(self, s: If) -> Stmt:
         return If(self.memory.expr(s.cond), self.stmt(s.body))

@@ -288,7 +288,9 @@ class _Share(Substitute):
         made = self._PointerLoad(s)
         assert isinstance(made, PointerLoad)
         table, source, zero = self.shared(s.table), self.shared(s.source), self.shared(s.zero)
-        return PointerLoad(made.buffer, table, made.index, made.offset, source, zero, made.zero_at, made.body)
+        return PointerLoad(
+            made.buffer, table, made.index, made.offset, source, zero, made.zero_at, made.body, made.rows
+        )  # fmt: skip
 
 
 def _group_buffer(group: Sequence[StoredBuffer]) -> Buffer:

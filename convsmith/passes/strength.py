@@ -61,7 +61,7 @@ class _Carry(Rewriter):
 
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
-        return PointerLoad(s.buffer, s.table, index, s.offset, s.source, s.zero, zero_at, self.stmt(s.body))
+        return PointerLoad(s.buffer, s.table, index, s.offset, s.source, s.zero, zero_at, self.stmt(s.body), s.rows)
 
     def visit_Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)

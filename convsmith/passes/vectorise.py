@@ -356,7 +356,7 @@ class _Vectorise(ScopedRewriter):
             if any(lanes.var in variables_of(i) for i in (*s.index, s.offset)):
                 raise NotVector(f"the entries of {s.table} differ between lanes")
             body = self.vector(s.body, lanes)
-            return PointerLoad(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body)
+            return PointerLoad(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body, s.rows)
         if isinstance(s, If):
             if lanes.var not in variables_of(s.cond):
                 return If(s.cond, self.vector(s.body, lanes))

@@ -15,13 +15,16 @@ from typing import Any, TypeAlias
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import IndexLike, Var, as_index
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, For, Kernel, NumberedRows, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Load, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
-__all__ = ["COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "array", "nests_of", "result_array"]
+__all__ = [
+    "COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "PickedRow", "array", "nests_in_steps",
+    "nests_of", "result_array",
+]  # fmt: skip
 
 Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
 """Returns the element of the array of a name at coordinates."""
@@ -60,6 +63,11 @@ class Operator(ABC):
         return {}
 
     @property
+    def in_order(self) -> bool:
+        """Whether nests read what earlier iterations of a loop around them wrote: threads do not share the nests."""
+        return False
+
+    @property
     def free(self) -> tuple[str, ...]:
         """The names of the arrays whose layouts are free, in the order of the field `tags`, if there is one."""
         own = self.constants
@@ -93,11 +101,30 @@ class OperatorNests:
 
 
 @record(frozen=True)
+class PickedRow:
+    """A row of the array ``source`` that the element at ``index`` of the array ``table``, of s32, numbers.
+
+    The loader reads it as the array ``name`` of ``shape``. ``offset`` and the steps of ``rows`` count elements of the
+    source in row-major order; a number beyond the rows picks the array ``zero``.
+    """
+
+    name: str
+    source: str
+    table: str
+    index: tuple[IndexLike, ...]
+    rows: NumberedRows
+    offset: IndexLike
+    shape: tuple[int, ...]
+    zero: str = "zero"
+
+
+@record(frozen=True)
 class OperatorNest:
     """A nest over ``dims`` that stores ``value`` at ``coords`` of the result.
 
     With the ``terms`` of a reduction, the element is ``value`` of the combination, by a key of `COMBINATIONS`, of one
-    ``term`` for each of their points. All functions receive the loader; ``value`` receives the combination too.
+    ``term`` for each of their points. All functions receive the loader; ``value`` receives the combination too. The
+    loader knows the ``picks`` too, in the terms if there are some.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -106,13 +133,27 @@ class OperatorNest:
     terms: tuple[tuple[str, int], ...] = ()
     term: Callable[[Loader], Value] | None = None
     combination: str = "add"
+    picks: tuple[PickedRow, ...] = ()
 
 
 def nests_of(op: Operator, nests: Sequence[OperatorNest]) -> OperatorNests:
     """Return ``nests``, one after the other, as the kernel of ``op``; names of loops are unique among them."""
+    return nests_in_steps(op, nests, [], "", 0)
+
+
+def nests_in_steps(
+    op: Operator, first: Sequence[OperatorNest], repeated: Sequence[OperatorNest], step: str, count: int
+) -> OperatorNests:
+    """Return the nests ``first``, and ``repeated`` nests within a loop over the variable ``step`` of ``count`` steps,
+    as the kernel of ``op``. A step may read elements of the result that steps before it stored.
+    """
     buffers = {t.name: _buffer(t) for t in op.tensors}
-    made = [_nest(n, nest, op, buffers) for n, nest in enumerate(nests)]
-    kernel = Kernel("operator", tuple(buffers.values()), block(*(body for body, _ in made)))
+    made = [_nest(n, nest, op, buffers) for n, nest in enumerate((*first, *repeated))]
+    bodies = [body for body, _ in made]
+    parts = bodies[: len(first)]
+    if repeated:
+        parts.append(For(Var(step), as_index(0), as_index(count), block(*bodies[len(first) :])))
+    kernel = Kernel("operator", tuple(buffers.values()), block(*parts))
     return OperatorNests(kernel, tuple(st for _, st in made))
 
 
@@ -136,18 +177,28 @@ def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer
     out = buffers[RESULT]
     acc_type = dtype("f64" if op.result.dtype == "f64" else "f32")
 
+    rows = {x.name: make_buffer(x.name, buffers[x.source].dtype, x.shape) for x in nest.picks}
+
     def load(name: str, coords: Sequence[IndexLike]) -> Value:
-        return Load(buffers[name], tuple(map(as_index, coords)), None)
+        return Load(rows.get(name) or buffers[name], tuple(map(as_index, coords)), None)
+
+    def picking(body: Stmt) -> Stmt:
+        for x in reversed(nest.picks):
+            table, source, zero = (buffers[name] for name in (x.table, x.source, x.zero))
+            start = (as_index(0),) * len(zero.shape)
+            at = tuple(map(as_index, x.index))
+            body = PointerLoad(rows[x.name], table, at, as_index(x.offset), source, zero, start, body, x.rows)
+        return body
 
     to = tuple(map(as_index, nest.coords))
     if nest.term is None:
-        body: Stmt = Store(out, to, nest.value(load, None))
+        body: Stmt = picking(Store(out, to, nest.value(load, None)))
     else:
         acc = make_buffer(f"acc{n or ''}", acc_type, (), "register")
         here = Load(acc, (), None)
         start = Store(acc, (), const(acc_type, COMBINATIONS[nest.combination]))
         step: Stmt = Store(acc, (), Binary(nest.combination, here, nest.term(load)))
-        body = Alloc(acc, block(start, _loops(nest.terms, step), Store(out, to, nest.value(load, here))))
+        body = Alloc(acc, block(start, _loops(nest.terms, picking(step)), Store(out, to, nest.value(load, here))))
     dims = (*(Dim(name, size, "m") for name, size in nest.dims), *(Dim(name, size, "k") for name, size in nest.terms))
     views = tuple(View(t.name, t.dtype, t.layout, (), ()) for t in op.inputs)
     result = View(RESULT, op.result.dtype, op.result.layout, to, ())

@@ -103,6 +103,50 @@ def test_what_the_verifier_refuses(old: str, new: str, message: str) -> None:
         verify(parse_kernel(TEXT.replace(old, new)))
 
 
+ROWS = TEXT.replace("ptr[4]", "s32[4]").replace("table[i] + i * 2", "table[i] of 3 by 3 + i")
+
+
+def rows(*numbers: int) -> dict[str, np.ndarray]:
+    return {**arrays(), "table": np.array(numbers, np.int32)}
+
+
+def test_rows_by_number_read_back() -> None:
+    kernel = parse_kernel(ROWS)
+    assert str(kernel) == ROWS
+    for stage in (NAIVE, FLAT):
+        verify(kernel, stage)
+    for old, new in (("of 3", "of 2"), ("by 3", "by 2"), ("by 3 + i", "by 3 + 0")):
+        assert not structural_equal(kernel, parse_kernel(ROWS.replace(old, new)))
+
+
+NUMBERS = (0, 2, -1, -4)
+"""The first row, the last twice, and a row before the first."""
+
+
+def test_the_interpreter_reads_rows_by_number_from_either_end() -> None:
+    kernel, memory = parse_kernel(ROWS), rows(*NUMBERS)
+    run(kernel, memory)
+    assert memory["dst"].tolist() == [0, 1, 2, 3, 7, 8, 9, 10, 8, 9, 10, 11, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
+def test_machine_code_reads_rows_by_number(target, bits: int) -> None:  # type: ignore[no-untyped-def]
+    kernel = parse_kernel(ROWS.replace(")\n", f") #i{bits}\n", 1))
+    for numbers in (NUMBERS, (3, -3, 2**31 - 1, -(2**31))):
+        memory, expected = rows(*numbers), rows(*numbers)
+        run(kernel, expected)
+        run_native(kernel, memory, target)
+        assert memory["dst"].tolist() == expected["dst"].tolist()
+
+
+def test_rows_are_numbered_by_whole_numbers_within_the_array() -> None:
+    with pytest.raises(InternalError, match="table holds ptr; the numbers of rows are s32"):
+        verify(parse_kernel(ROWS.replace("s32[4]", "ptr[4]")))
+    with pytest.raises(InterpError, match="touches element 12 of the 12 elements of src"):
+        run(parse_kernel(ROWS.replace("by 3", "by 4")), rows(2, 0, 0, 2))
+
+
 def test_a_naive_nest_has_no_tables() -> None:
     with pytest.raises(InternalError, match="a statement PointerLoad is not allowed"):
         verify(parse_kernel(TEXT), NAIVE)

@@ -13,12 +13,14 @@ from convsmith.machine import registry
 from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.expand import Expand
+from convsmith.network.operators.gather import GatherElements, GatherRows
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.on_bytes import CODES, OnBytes
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import BINARY, Pointwise
 from convsmith.network.operators.pool import Pool
 from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
 from convsmith.network.operators.reduce import REDUCTIONS, Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
@@ -77,6 +79,17 @@ OPERATORS: dict[str, Operator] = {
         Pool("max", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), ("s8", "s8"), coded=False
     ),
     "pad of bytes": OnBytes(Pad("f32", S, (0, 1, 2, 1), (0, 0, 1, 3), "constant", 7.0), ("u8", "u8"), coded=False),
+    "rows by number": GatherRows("f32", 2, 11, 37, 9), "elements by number": GatherRows("s32", 3, 11, 1, 9),
+    "bytes by number": GatherRows("u8", 1, 11, 5, 9),
+    "along an axis": GatherElements("f32", (3, 11, 5), (2, 7, 5), 1),
+    "along rows": GatherElements("f32", (3, 11), (3, 4), 0),
+    **{
+        f"{name} {word}": kind("f32", 3, 2, 9, ((Eltwise("clip", -2, 2),),) * 3, **how)
+        for name, kind in CELLS.items() for word, how in (("forwards", {}), ("backwards", {"is_backwards": True}),
+                                                          ("with lengths", {"has_lengths": True}))
+    },
+    "GRU after": GruCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 2, resets_after=True),
+    "LSTM that peeks": LstmCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 3, peeks=True),
     "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
 }  # fmt: skip
 
@@ -90,6 +103,12 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
         low = 0 if t.dtype == "u8" else -8
         high = 9 if dtype == np.float32 else 100
         found[t.name] = rng.integers(low, high, t.shape).astype(dtype)
+        if t.name in ("first", "wei", "src") and isinstance(op, Recurrence):  # states stay small whole numbers
+            found[t.name] = rng.integers(-1, 2, t.shape).astype(dtype)
+        if t.name in ("times", "lengths"):
+            found[t.name] = np.arange(t.shape[0], dtype=dtype) + (t.name == "lengths")
+        if t.name == "places":  # some beyond the array, at both ends
+            found[t.name] = rng.integers(-13, 13, t.shape).astype(dtype)
         if t.name == CODES:
             points = rng.integers(0, 100, t.shape)
             found[t.name] = np.where(np.arange(t.shape[0]) % 2, points, rng.choice([0.5, 1.0], t.shape)).astype(dtype)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convsmith.ir.stmt import Store
+from convsmith.ir.stmt import PointerLoad, Store
 from convsmith.ir.value import Load
-from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.simplify import simplify
@@ -22,6 +22,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
     Loops over registers are unrolled. Loops around vectors are split into at most ``pieces`` pieces if their last tile
     is short. For a kernel that is already flat, these first steps are skipped.
     """
+    has_pointers = bool(s.tables) or any(isinstance(x, PointerLoad) for x in statements_of(s.kernel.body))
     if s.reached in LOOPS:
         around = tuple(x for x in s.loops() if x.is_tiled)
         if lanes and around:
@@ -29,7 +30,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         s.unroll(*_over_registers(s))
         unrolled = {x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled"}
         s.guard(*(x for x in s.loops() if x.name in unrolled))
-        if s.tables:
+        if has_pointers:
             s.run(hoist_pointers)
         s.flatten()
     flat_code(s, s.machine)
@@ -37,7 +38,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
     s.run(simplify, False)
     kinds = {x.kind for x in loops_of(s.kernel.body)}
     straight_code(
-        s, s.machine, outlines=True, is_shared="parallel" in kinds, through_table=bool(s.tables),
+        s, s.machine, outlines=True, is_shared="parallel" in kinds, through_table=has_pointers,
         signals="pipelined" in kinds,
     )  # fmt: skip
 

@@ -49,7 +49,8 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
         s.peel(*several, pieces=PEELED)
     s.simplify(unit_loops=False)
     left = s.loops()
-    s.parallel(*(x for _, around, _ in nests for x in [x for x in around if x in left][:1]))
+    if not getattr(s.problem, "in_order", False):
+        s.parallel(*(x for _, around, _ in nests for x in [x for x in around if x in left][:1]))
     terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
     s.unroll(*(x for x in inner if x in left), *terms)
     finish(s, [x for x in lanes if x in left])
