@@ -51,7 +51,7 @@ def _steps(shape: tuple[int, ...], tag: str) -> list[tuple[int, int]]:
 
 def takes_any(work: Work, array: str, value: NetworkValue) -> bool:
     """Return whether an array of `work` takes any layout of its `value`; others are row-major."""
-    if isinstance(work, Matmul | Reshape):
+    if isinstance(work, Matmul | Reshape) or (isinstance(work, Operator) and array not in work.free):
         return False
     return is_image(value.shape) and next(t.shape for t in work.tensors if t.name == array) == value.shape
 

@@ -7,7 +7,8 @@ operator that a graph takes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from convsmith.network.builder import NO_KERNEL, TYPES_OF_VALUES, GraphBuilder, 
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
 from convsmith.onnx.checks import array_of
+from convsmith.onnx.graph_bodies import body_of
+from convsmith.onnx.graph_expansions import expanded
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
@@ -59,6 +62,10 @@ class GraphReader(GraphBuilder):
         constants = {t.name: array_of(model.name, t, model.package) for t in model.graph.initializer}
         super().__init__(model.name, constants, (name for proto in model.graph.node for name in proto.output))
         self.model = model
+        self._opsets: Sequence[Any] = list(model.proto.opset_import)
+        """Versions of the operators of the nodes that are read."""
+        self._types = {name: dtype for name, (dtype, _) in model.types.items()}
+        """Types of values as ONNX states them."""
         for name, (dtype, shape) in model.free_inputs.items():
             self.input(name, dtype, shape)
 
@@ -69,7 +76,7 @@ class GraphReader(GraphBuilder):
             name = printable(proto.name) or f"number {number}"
             try:
                 for part in plain_nodes(proto, self.fresh, self.model.package):
-                    self._read(ModelGraphNode(part, self, name))
+                    self._read_any(part, name)
             except ConvsmithError as error:
                 wrong.append((name, printable(proto.op_type), str(error)))
                 if not self._guessed(proto):
@@ -78,6 +85,45 @@ class GraphReader(GraphBuilder):
             raise unavailable(self.name, wrong, GRAPH_OPERATORS)
         outputs = tuple(x.name for x in self.model.graph.output)
         return self.graph(outputs, {name: self.model.types[name][0] for name in outputs if name in self.model.types})
+
+    def _read_any(self, proto: Any, name: str) -> None:
+        """Read a node, or the nodes that express it. All inputs are known: nodes of constants are constants."""
+        is_constant = all(x in self.constants for x in proto.input if x) and operator_of(proto)
+        parts = [proto] if is_constant else expanded(proto, self.fresh, self.model.package, self._shape_of)
+        package = self.model.package
+        newest = [package.helper.make_opsetid("", package.defs.onnx_opset_version())]
+        with self._versions(self._opsets if parts[0] is proto else newest):
+            for part in parts:
+                self._read(ModelGraphNode(part, self, name))
+                self._keep_types(part)
+
+    @contextmanager
+    def _versions(self, opsets: Sequence[Any]) -> Iterator[None]:
+        """Read the nodes of the ``with`` block by the versions `opsets` of operators."""
+        outer, self._opsets = self._opsets, opsets
+        try:
+            yield
+        finally:
+            self._opsets = outer
+
+    def _keep_types(self, proto: Any) -> None:
+        """Keep the types of the outputs of a node that the model does not have."""
+        if all(name in self._types for name in proto.output):
+            return
+        package = self.model.package
+        versions = {x.domain: x.version for x in self._opsets}
+        try:
+            schema = package.defs.get_schema(proto.op_type, versions.get("", 1), "")
+            given = {name: self._type_of(name) for name in proto.input if name}
+            found = package.shape_inference.infer_node_outputs(schema, proto, given, opset_imports=self._opsets)
+        except Exception:  # an operator that ONNX does not infer
+            return
+        for name, made in found.items():
+            if made.tensor_type.elem_type:
+                self._types[name] = package.helper.tensor_dtype_to_np_dtype(made.tensor_type.elem_type)
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        return self.value(name).shape
 
     def _read(self, node: ModelGraphNode) -> None:
         """Read a node: it becomes nodes of the graph, or constants."""
@@ -99,7 +145,28 @@ class GraphReader(GraphBuilder):
         elif node.operator in GRAPH_OPERATORS and operator_of(node.proto):
             GRAPH_OPERATORS[node.operator](node)
         else:
+            self._read_body(node)
+
+    def _read_body(self, node: ModelGraphNode) -> None:
+        """Read the nodes by which ONNX states a node. UnsupportedError if there are none."""
+        is_known = operator_of(node.proto) != ""
+        body = body_of(node.proto, self._opsets, self._type_of, self.fresh) if is_known else None
+        if body is None:
             raise UnsupportedError(NO_KERNEL, code="operator")
+        nodes, opsets = body
+        with self._versions(opsets):
+            for part in nodes:
+                self._read_any(part, node.name)
+
+    def _type_of(self, name: str) -> Any:
+        """Return the type of a value as ONNX states it."""
+        helper = self.model.package.helper
+        if name in self.constants:
+            dtype, shape = self.constants[name].dtype, self.constants[name].shape
+        else:
+            value = self.value(name)
+            dtype, shape = self._types.get(name, value.dtype), value.shape
+        return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(dtype), shape)
 
     def computed(self, node: GraphNode, given: Mapping[str, Array]) -> Sequence[Array] | None:
         """Return the outputs of a node for `given` inputs; None if ONNX's reference cannot compute them."""
@@ -113,7 +180,7 @@ class GraphReader(GraphBuilder):
         inputs = [helper.make_empty_tensor_value_info(x) for x in node.inputs if x]
         outputs = [helper.make_empty_tensor_value_info(x) for x in node.outputs]
         graph = helper.make_graph([node.proto], "node", inputs, outputs)
-        alone = helper.make_model(graph, opset_imports=list(self.model.proto.opset_import))
+        alone = helper.make_model(graph, opset_imports=self._opsets)
         try:
             return [np.asarray(x) for x in ReferenceEvaluator(alone).run(None, dict(given))]
         except Exception:  # an operator, or a version of it, that the package lacks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -167,8 +168,38 @@ def _regrouped(to_pixels: bool, node: GraphNode) -> None:
     node.add(Reshape(t, prod(shape)), {"src": turned}, result)
 
 
+def _scatter(by_element: bool, node: GraphNode) -> None:
+    """Add an array with rows of another one at constant places: a selection among the rows of both."""
+    shape, t, places = node.shape(), node.any_type(), node.constant(1)
+    assert places is not None
+    numbered: Any = places
+    if wrong := [int(x) for x in numbered.reshape(-1) if not -max(shape) <= x < max(shape)]:
+        raise UsageError(f"number {wrong[0]} of {shape}", code="index")
+    if node.attribute("reduction", "none") != "none":
+        words = "it reduces elements at one place; available are elements that replace"
+        raise UnsupportedError(words, code="reduction")
+    every = np.arange(prod(shape)).reshape(shape)
+    if by_element:
+        axis = _axis(node)
+        at: list[Any] = list(np.indices(numbered.shape))
+        at[axis] = np.where(numbered < 0, numbered + shape[axis], numbered)
+        size, rows = 1, every[tuple(at)].reshape(-1)
+    else:
+        depth = places.shape[-1]
+        size = prod(shape[depth:])
+        rows = every[tuple(np.moveaxis(places, -1, 0))].reshape(-1, size)[:, 0] // size
+    count = prod(shape) // size
+    numbers = np.arange(count)
+    numbers[rows] = count + np.arange(len(rows))
+    joined = Concat.of(t, ((count, size), (len(rows), size)), 0)
+    both = node.between(joined, {"src_0": node.inputs[0], "src_1": node.inputs[2]})
+    work = GatherRows(t, 1, count + len(rows), size, count)
+    node.add(work, {"src": both, "places": node.held(numbers)}, shape)
+
+
 GATHERS: dict[str, Callable[[GraphNode], None]] = {
     "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "ScatterND": partial(_scatter, False), "ScatterElements": partial(_scatter, True),
     "DepthToSpace": partial(_regrouped, True), "SpaceToDepth": partial(_regrouped, False),
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

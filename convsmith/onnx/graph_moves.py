@@ -19,6 +19,7 @@ from convsmith.network.operators.reduce import Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
 from convsmith.onnx.graph_node import GraphNode
+from convsmith.onnx.graph_sampling import resize_by_matrices
 from convsmith.problem.post_ops import Eltwise
 
 __all__ = ["MOVES"]
@@ -116,7 +117,12 @@ def _concat(node: GraphNode) -> None:
     for shape in shapes:
         if len(shape) != len(shapes[0]) or any(n != axis and a != b for n, (a, b) in enumerate(zip(shape, shapes[0]))):
             raise UsageError(f"shapes are {shapes[0]} and {shape}; legal are equal ones but along {axis}", code="shape")
-    arguments = {f"src_{n}": name for n, name in enumerate(node.inputs)}
+    filled = [n for n, shape in enumerate(shapes) if shape[axis]]
+    shapes = tuple(shapes[n] for n in filled)
+    if len(shapes) == 1:
+        node.add(Reshape(node.any_type(), prod(shapes[0])), {"src": node.inputs[filled[0]]}, shapes[0])
+        return
+    arguments = {f"src_{k}": node.inputs[n] for k, n in enumerate(filled)}
     node.add(Concat.of(node.any_type(), shapes, axis), arguments)
 
 
@@ -136,8 +142,9 @@ def _slice(node: GraphNode) -> None:
 def _part(node: GraphNode, n: int, ranges: Sequence[range]) -> None:
     """Add output `n`, the elements of the first input in `ranges`."""
     starts, steps, sizes = (tuple(f(r) for r in ranges) for f in (lambda r: r.start, lambda r: r.step, len))
-    if 0 in sizes:
-        raise UnsupportedError("the part has no elements; available are parts with some", code="empty")
+    if 0 in sizes:  # a later concatenation leaves it out
+        node.reader.constants[node.outputs[n]] = np.zeros(sizes, node.reader.numpy_of(node.any_type()))
+        return
     work = Slice(node.any_type(), node.shape(), starts, steps, sizes)
     node.add(work, {"src": node.inputs[0]}, n=n)
 
@@ -180,8 +187,9 @@ def _resize(node: GraphNode) -> None:
     scales = node.constant(1 if old else 2)
     wanted = None if old else node.numbers(3, "sizes")
     mode = node.attribute("mode", "nearest")
-    if node.attribute("axes", None) is not None or mode not in ("nearest", "linear"):
-        raise UnsupportedError(f"mode {mode!r}; available are nearest and linear, along all axes", code="mode")
+    axes = node.attribute("axes", None)
+    if axes is not None or mode not in ("nearest", "linear", "cubic"):
+        raise UnsupportedError(f"mode {mode!r}; available are nearest, linear and cubic, along all axes", code="mode")
     if wanted:
         sizes, factors = wanted, [Fraction(o, i) for o, i in zip(wanted, shape)]
     elif scales is not None and scales.size == len(shape):
@@ -189,6 +197,9 @@ def _resize(node: GraphNode) -> None:
         sizes = tuple(int(i * float(x)) for i, x in zip(shape, scales))
     else:
         raise UnsupportedError("it has neither constant scales nor constant sizes", code="constant")
+    if mode == "cubic" or node.attribute("antialias", 0):
+        resize_by_matrices(node, sizes, [float(x) for x in factors])
+        return
     rounding = node.attribute("nearest_mode", "round_prefer_floor") if mode == "nearest" else "linear"
     if old:
         rounding = "floor" if mode == "nearest" else "linear"
@@ -219,9 +230,13 @@ def _places(way: str, size: int, out: int, factor: Fraction) -> tuple[int, int, 
 # -- reductions and norms ---------------------------------------------------------------------------------------------
 
 
-def _reduced(kind: str, node: GraphNode, steps: tuple[Eltwise, ...] = ()) -> None:
-    """Add a reduction, and element-wise steps on its result."""
-    shape = node.shape()
+def _reduced(
+    kind: str, node: GraphNode, steps: tuple[Eltwise, ...] = (), before: tuple[Eltwise, ...] = ()
+) -> None:  # fmt: skip
+    """Add a reduction, and element-wise steps on its source and on its result."""
+    shape, source = node.shape(), node.inputs[0]
+    if before:
+        source = node.between(Pointwise(node.type(), (shape,), "", before), {"src_0": source}, shape)
     axes = node.numbers(1, "axes")
     if not axes and node.attribute("noop_with_empty_axes", 0):
         node.add(Reshape(node.type(), prod(shape)), {"src": node.inputs[0]}, shape)
@@ -231,9 +246,9 @@ def _reduced(kind: str, node: GraphNode, steps: tuple[Eltwise, ...] = ()) -> Non
     less = tuple(size for n, size in enumerate(shape) if n not in own)
     work, result = Reduce(kind, node.type(), shape, tuple(sorted(own))), kept if node.attribute("keepdims", 1) else less
     if not steps:
-        node.add(work, {"src": node.inputs[0]}, result)
+        node.add(work, {"src": source}, result)
         return
-    inner = node.between(work, {"src": node.inputs[0]}, result)
+    inner = node.between(work, {"src": source}, result)
     node.add(Pointwise(node.type(), (result,), "", steps), {"src_0": inner}, result)
 
 
@@ -331,6 +346,8 @@ MOVES: dict[str, Callable[[GraphNode], None]] = {
     "ReduceMax": partial(_reduced, "max"), "ReduceMin": partial(_reduced, "min"),
     "ReduceProd": partial(_reduced, "prod"), "ReduceSumSquare": partial(_reduced, "sum_square"),
     "ReduceL2": partial(_reduced, "sum_square", steps=(Eltwise("sqrt"),)),
+    "ReduceLogSum": partial(_reduced, "sum", steps=(Eltwise("log"),)),
+    "ReduceL1": partial(_reduced, "sum", before=(Eltwise("abs"),)),
     "Softmax": _softmax, "LogSoftmax": _softmax,
     "LayerNormalization": partial(_normalised, _last_axes), "InstanceNormalization": partial(_normalised, _pixels),
     "QuantizeLinear": partial(_converted, True), "DequantizeLinear": partial(_converted, False),

@@ -17,11 +17,14 @@ from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
 from convsmith.onnx.calls import conv_transpose_problem
 from convsmith.onnx.graph_choices import CHOICES
+from convsmith.onnx.graph_einsum import add_einsum
 from convsmith.onnx.graph_gather import GATHERS
 from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise, add_matmul_integer
 from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.graph_node import GraphNode
+from convsmith.onnx.graph_orders import ORDERS
 from convsmith.onnx.graph_recurrent import RECURRENT
+from convsmith.onnx.graph_sampling import SAMPLES
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
@@ -255,7 +258,8 @@ GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Sum": partial(_binary, "add"),
     "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
     "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    **MOVES, **CHOICES, **GATHERS, **RECURRENT,
+    **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES,
+    "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""
 

@@ -69,8 +69,8 @@ class Operator(ABC):
 
     @property
     def free(self) -> tuple[str, ...]:
-        """The names of the arrays whose layouts are free, in the order of the field `tags`, if there is one."""
-        own = self.constants
+        """The names of the arrays whose layouts are free, in the order of the field `tags`; none without that field."""
+        own = self.constants if hasattr(self, "tags") else {t.name for t in self.tensors}
         return tuple(t.name for t in self.tensors if t.name not in own)
 
     def with_tags(self, tags: Mapping[str, str]) -> Operator:

@@ -23,6 +23,7 @@ from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
 from convsmith.network.operators.reduce import REDUCTIONS, Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
+from convsmith.network.operators.sample import WeightedElements
 from convsmith.network.operators.slice import Slice
 from convsmith.problem.post_ops import Eltwise
 from convsmith.runtime.arrays import Array, numpy_dtype
@@ -83,6 +84,7 @@ OPERATORS: dict[str, Operator] = {
     "bytes by number": GatherRows("u8", 1, 11, 5, 9),
     "along an axis": GatherElements("f32", (3, 11, 5), (2, 7, 5), 1),
     "along rows": GatherElements("f32", (3, 11), (3, 4), 0),
+    "weighted elements": WeightedElements("f32", 2, 3, 11, 7, 4),
     **{
         f"{name} {word}": kind("f32", 3, 2, 9, ((Eltwise("clip", -2, 2),),) * 3, **how)
         for name, kind in CELLS.items() for word, how in (("forwards", {}), ("backwards", {"is_backwards": True}),

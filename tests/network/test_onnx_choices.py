@@ -122,7 +122,7 @@ def test_whole_numbers_of_64_bits_are_computed_in_32() -> None:
     ("build", "words"),
     [
         (lambda b: b.op("Gather", _x(b), _held(b, 6), axis=3), "number 6 of 6 elements"),
-        (lambda b: b.op("Gather", _x(b, 1, 900), b.held(np.arange(300) ** 2 % 900), axis=1), "series of equal steps"),
+        (lambda b: b.op("Gather", _x(b), b.held(np.zeros(0, np.int64)), axis=1), "selects no element"),
         (lambda b: b.op("Cast", _x(b), to=14), "converts to ONNX's type 14"),
         (lambda b: b.op("DepthToSpace", _x(b), blocksize=3), "whole blocks of 3"),
     ],

@@ -54,6 +54,7 @@ def check(model: Any, **more: Any) -> cs.Network:
     return net
 
 
+@pytest.mark.sampled(3, "kind", "direction")
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_layers_agree_with_onnx_runtime(kind: str, direction: str) -> None:
@@ -65,6 +66,7 @@ def test_samples_end_after_their_lengths(kind: str) -> None:
     check(layer(kind, lengths=True, direction="bidirectional"), lengths=np.array([5, 1, 3], np.int32))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "attributes"), [
     ("GRU", {"linear_before_reset": 1}), ("LSTM", {"peeks": True}), ("LSTM", {"clip": 0.5}),
     ("RNN", {"activations": ["Relu"]}), ("LSTM", {"activations": ["HardSigmoid", "Relu", "Tanh"]}),
