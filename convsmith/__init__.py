@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from convsmith.frontend.micro_kernel import micro_kernel
     from convsmith.frontend.numpy_api import compile, load_packed, reorder
     from convsmith.layout.layout import Layout
-    from convsmith.network.network import Network, load
+    from convsmith.network.network import Network
+    from convsmith.network.sizes import NetworkOfSizes, load
     from convsmith.problem.conv import Conv
     from convsmith.problem.suites import suite
     from convsmith.runtime.denormals import DenormalWarning
@@ -65,7 +66,8 @@ _HOME = {
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
-    "network.network": ("Network", "load"),
+    "network.network": ("Network",),
+    "network.sizes": ("NetworkOfSizes", "load"),
     "schedule.config": ("Config",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
@@ -77,9 +79,9 @@ _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for na
 
 __all__ = [
     "CompiledKernel", "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Layout",
-    "Network", "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d",
-    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load",
-    "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
+    "Network", "NetworkOfSizes", "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp",
+    "load", "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 

@@ -23,8 +23,9 @@ from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
 from convsmith.network.integers import is_quantised
-from convsmith.network.network import load
+from convsmith.network.network import Network
 from convsmith.network.reference import compared, reference_outputs
+from convsmith.network.sizes import NetworkOfSizes, load
 from convsmith.onnx.calibration import METHODS
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for, network_of
@@ -66,7 +67,7 @@ def run(source: str, threads: int | None, inputs: ModelInputs, seed: int, output
     """
     settings.validate()
     if source.endswith(_SAVED):
-        net = load(source)
+        net = _loaded(source, inputs)
     else:
         net = network_of(_graph(source, inputs), threads)
     arrays = _arrays(net.image.inputs, inputs, seed)
@@ -226,6 +227,15 @@ def export(
     for file in library.files:
         note(f"{file!s:{width}}  {file.stat().st_size} bytes")
     note(f"workspace {library.workspace} bytes")
+
+
+def _loaded(source: str, inputs: ModelInputs) -> Network:
+    """Return the network in a file; of several sizes, the plan for those of --input, by default the first plan."""
+    found = load(source)
+    if not isinstance(found, NetworkOfSizes):
+        return found
+    first = found.plans[0]
+    return found.at({**first.inputs, **shapes_of(inputs)})
 
 
 def _graph(source: str, inputs: ModelInputs) -> Graph:

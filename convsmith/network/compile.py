@@ -26,7 +26,7 @@ from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layout_choice import chosen_layouts
 from convsmith.network.layouts import with_layouts
-from convsmith.network.memory import Life, aligned, alive_bytes, memory_plan
+from convsmith.network.memory import Life, alive_bytes, memory_plan
 from convsmith.network.placing import Placed, placed
 from convsmith.network.program import (
     TENSORS,
@@ -37,8 +37,9 @@ from convsmith.network.program import (
     ProgramKernel,
     ProgramStep,
 )
+from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
-from convsmith.runtime.arrays import Array, ArraySpec, aligned_empty, numpy_dtype
+from convsmith.runtime.arrays import Array, ArraySpec, numpy_dtype
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.packed import Packed
 from convsmith.statement.operator import Operator
@@ -50,9 +51,11 @@ _TYPES = ("f32", "f32", "f32")
 """Types of products for whose level operators are compiled."""
 
 
-def program_of(graph: Graph, threads: int = 1, machine: Machine | None = None) -> NetworkProgram:
+def program_of(
+    graph: Graph, threads: int = 1, machine: Machine | None = None, weights: PackedWeights | None = None
+) -> NetworkProgram:  # fmt: skip
     """Return the program of `graph` for `machine`, by default this one, whose kernels use `threads`. Works that are
-    equal share a kernel.
+    equal share a kernel. Packed weights follow those in the area `weights`, by default one of its own.
     """
     target, whole = machine or registry.target(settings.target, _TYPES), folded(graph)
     cold = target.with_cold_weights
@@ -61,7 +64,7 @@ def program_of(graph: Graph, threads: int = 1, machine: Machine | None = None) -
     laid, configs = with_layouts(split, layouts), StageConfigs(cold)
     joined = with_chains(laid, held, configs, threads)
     apart = reasons_apart(laid, joined, held, configs, threads)
-    return _Builder(joined, placed(joined, parts), apart, target, threads, machine).program()
+    return _Builder(joined, placed(joined, parts), apart, target, threads, machine, weights).program()
 
 
 class _Builder:
@@ -69,7 +72,7 @@ class _Builder:
 
     def __init__(
         self, graph: Graph, where: Placed, apart: Mapping[str, str], target: Machine, threads: int,
-        machine: Machine | None = None,
+        machine: Machine | None = None, weights: PackedWeights | None = None,
     ) -> None:  # fmt: skip
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
         self._apart, self._machine = apart, machine
@@ -77,9 +80,7 @@ class _Builder:
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
         self._compiled: list[CompiledKernel | None] = []
-        self._blobs: dict[bytes, int] = {}
-        self._weights: list[tuple[int, bytes]] = []
-        self._size = 0
+        self._weights = weights or PackedWeights()
         outside = [*(x.name for x in graph.inputs), *graph.outputs]
         self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
 
@@ -96,7 +97,7 @@ class _Builder:
             except ConvsmithError as error:
                 raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
             interface = self._made[number].interface
-            own = {name: MemoryPlace(WEIGHTS, self._stored(content)) for name, content in constants.items()}
+            own = {name: MemoryPlace(WEIGHTS, self._weights.stored(content)) for name, content in constants.items()}
             for packing in interface.packings:
                 if f"packed_{packing.operand}" not in own:
                     calls.append((node, number, {}, packing.operand))
@@ -174,14 +175,6 @@ class _Builder:
                 found[array] = with_denormals("flush", array, held) if t.holds == "wei" else held
         return found
 
-    def _stored(self, content: bytes) -> int:
-        """Return the offset of `content` in the weights, which hold equal contents once."""
-        if content not in self._blobs:
-            self._blobs[content] = self._size
-            self._weights.append((self._size, content))
-            self._size += aligned(len(content))
-        return self._blobs[content]
-
     # -- memory
     def _placed(
         self, calls: Sequence[tuple[NetworkNode, int, dict[str, MemoryPlace], str]], lives: Mapping[str, Life]
@@ -208,14 +201,10 @@ class _Builder:
             )
             for n, (node, number, own, operand) in enumerate(calls)
         ]  # fmt: skip
-        weights = aligned_empty(self._size)
-        weights[:] = 0
-        for start, content in self._weights:
-            weights[start : start + len(content)] = np.frombuffer(content, np.uint8)
         outputs = tuple(self._graph.values[name] for name in self._graph.outputs)
         return NetworkProgram(
-            self._graph.name, tuple(self._made), tuple(steps), self._graph.inputs, outputs, weights, plan.nbytes,
-            plan.bound, self._target, self._threads,
+            self._graph.name, tuple(self._made), tuple(steps), self._graph.inputs, outputs,
+            self._weights.array(), plan.nbytes, plan.bound, self._target, self._threads,
         )  # fmt: skip
 
     def _parameters(self, number: int, operand: str) -> tuple[Parameter, ...]:

@@ -1,7 +1,7 @@
 """Files of networks: machine code and packed weights, which a process maps and runs.
 
     magic, bytes of the header, the header (JSON), SHA-256 of all these bytes and of the code
-    the code: artifacts, one after the other
+    the code: artifacts, one after the other, those of each plan after those of the plan before
     the weights, from a multiple of 4096 bytes on
 
 Nothing in a file is unpickled. Its code runs in the process that loads it, as that of any library does.
@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import zlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +25,11 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.files import open_regular
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.network.image import ImageStep, NetworkImage, NetworkValue
+from convsmith.network.image import ImageStep, NetworkForm, NetworkImage, NetworkValue
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
 
-__all__ = ["load_image", "save_image"]
+__all__ = ["load_image", "load_images", "save_image", "save_images"]
 
 _MAGIC = b"convsmith network 3\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -40,8 +41,8 @@ _LARGEST_HEAD = 1 << 28
 
 
 @record(frozen=True)
-class _Head:
-    """The header: the fields of an image, sizes of artifacts (the driver first), and checksums of the weights."""
+class _PlanHead:
+    """The fields of an image, the sizes of its artifacts (the driver first), and the bytes of weights that it reads."""
 
     name: str
     inputs: tuple[NetworkValue, ...]
@@ -53,17 +54,38 @@ class _Head:
     steps: tuple[ImageStep, ...]
     code: tuple[int, ...]
     weights: int
+
+
+@record(frozen=True)
+class _Head:
+    """The header: a head for each plan, the form of a network of several sizes, and checksums of the weights."""
+
+    plans: tuple[_PlanHead, ...]
+    form: NetworkForm
+    weights: int
     checksums: tuple[int, ...]
 
 
 def save_image(image: NetworkImage, path: str | os.PathLike[str]) -> None:
     """Write an image to the file `path`. UsageError if it cannot be written."""
-    code = [x.to_bytes() for x in (image.driver, *image.kernels)]
-    head = _Head(
-        image.name, image.inputs, image.outputs, image.workspace, image.bound, tuple(n for n, _ in image.table),
-        tuple(name for _, name in image.table), image.steps, tuple(map(len, code)), image.weights.size,
-        tuple(_checksums(image.weights)),
+    save_images([image], NetworkForm(), path)
+
+
+def save_images(images: Sequence[NetworkImage], form: NetworkForm, path: str | os.PathLike[str]) -> None:
+    """Write the images of a network for several sizes to the file `path`; the weights of each are the first of one
+    area. UsageError if the file cannot be written.
+    """
+    artifacts = [[x.to_bytes() for x in (image.driver, *image.kernels)] for image in images]
+    code = [x for own in artifacts for x in own]
+    largest = max((image.weights for image in images), key=lambda x: x.size)
+    heads = tuple(
+        _PlanHead(
+            image.name, image.inputs, image.outputs, image.workspace, image.bound, tuple(n for n, _ in image.table),
+            tuple(name for _, name in image.table), image.steps, tuple(map(len, own)), image.weights.size,
+        )
+        for image, own in zip(images, artifacts)
     )  # fmt: skip
+    head = _Head(heads, form, largest.size, tuple(_checksums(largest)))
     text = json.dumps(encoded(head), separators=(",", ":")).encode()
     start = b"".join((_MAGIC, len(text).to_bytes(8, "little"), text))
     whole = b"".join((start, hashlib.sha256(b"".join((start, *code))).digest(), *code))
@@ -71,14 +93,19 @@ def save_image(image: NetworkImage, path: str | os.PathLike[str]) -> None:
         with open(path, "wb") as file:
             file.write(whole)
             file.write(bytes(-len(whole) % _PAGE))
-            file.write(image.weights.tobytes())
+            file.write(largest.tobytes())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{printable(os.fspath(path))}: cannot be written: {why}", code="bad-file") from None
 
 
 def load_image(path: str | os.PathLike[str]) -> NetworkImage:
-    """Return the image in the file `path`, whose weights are mapped.
+    """Return the first image in the file `path`, whose weights are mapped. Errors are those of `load_images`."""
+    return load_images(path)[0][0]
+
+
+def load_images(path: str | os.PathLike[str]) -> tuple[tuple[NetworkImage, ...], NetworkForm]:
+    """Return the images in the file `path`, whose weights are mapped, and the form of a network of several sizes.
 
     UsageError if it is no such file, or is damaged; UnsupportedError if this CPU cannot run its code.
     """
@@ -101,8 +128,8 @@ def load_image(path: str | os.PathLike[str]) -> NetworkImage:
         raise UnsupportedError(f"{name}: {error.message}", code=error.code) from None
 
 
-def _decoded(memory: mmap.mmap) -> NetworkImage:
-    """Return the image in memory. ValueError if it is damaged."""
+def _decoded(memory: mmap.mmap) -> tuple[tuple[NetworkImage, ...], NetworkForm]:
+    """Return the images in memory. ValueError if it is damaged."""
     first = len(_MAGIC) + 8
     if memory[: len(_MAGIC)] != _MAGIC:
         raise ValueError("it does not begin as a file that `save` of this version writes")
@@ -113,29 +140,50 @@ def _decoded(memory: mmap.mmap) -> NetworkImage:
         head: _Head = decoder(_Head)(json.loads(memory[first:end]))
     except UnicodeDecodeError as error:
         raise ValueError(f"its header is no text: {error}") from None
+    sizes = [size for plan in head.plans for size in plan.code]
     starts = [end + _DIGEST]
-    for size in head.code:
+    for size in sizes:
         starts.append(starts[-1] + size)
     weights = starts[-1] + -starts[-1] % _PAGE
-    if min(head.code, default=-1) < 0 or head.weights < 0 or len(memory) != weights + head.weights:
+    if min((*sizes, head.weights), default=-1) < 0 or len(memory) != weights + head.weights:
         raise ValueError(f"it has {len(memory)} bytes; its header announces {weights + head.weights}")
     digest = hashlib.sha256(memory[:end])
     digest.update(memory[end + _DIGEST : starts[-1]])
     if digest.digest() != memory[end : end + _DIGEST]:
         raise ValueError("the checksum of its code differs")
-    driver, *kernels = (Artifact.from_bytes(memory[a:b]) for a, b in pairwise(starts))
-    for artifact in (driver, *kernels):
-        if why := obstacle(artifact):
-            raise UnsupportedError(why, code="target")
-    table = tuple(zip(head.kernels, head.entries))
-    if any(not 0 <= n < len(kernels) or entry not in kernels[n].entries for n, entry in table):
-        raise ValueError("its table names a kernel that it does not have")
     held = np.frombuffer(memory, np.uint8, head.weights, weights) if head.weights else np.zeros(0, np.uint8)
     if tuple(_checksums(held)) != head.checksums:
         raise ValueError("the checksum of its weights differs")
+    _check_form(head)
+    places = iter(pairwise(starts))
+    return tuple(_image(plan, memory, [next(places) for _ in plan.code], held) for plan in head.plans), head.form
+
+
+def _check_form(head: _Head) -> None:
+    """Raise ValueError unless each plan has the inputs of the network, and a network of one size has one plan."""
+    form, count = head.form, len(head.plans)
+    if count < 1 or (count > 1 and not form.names) or len(form.names) != len(form.dims):
+        raise ValueError(f"it has {count} plans for {len(form.names)} inputs of several sizes")
+    for plan in head.plans if form.names else ():
+        own = tuple(x.name for x in plan.inputs)
+        if own != form.names or any(len(x.shape) != len(dims) for x, dims in zip(plan.inputs, form.dims)):
+            raise ValueError("its plans have other inputs than the network")
+
+
+def _image(plan: _PlanHead, memory: mmap.mmap, places: Sequence[tuple[int, int]], weights: Array) -> NetworkImage:
+    """Return the image of a plan whose artifacts are at `places`."""
+    if not places or not 0 <= plan.weights <= weights.size:
+        raise ValueError(f"a plan has {len(places)} artifacts and {plan.weights} of {weights.size} bytes of weights")
+    driver, *kernels = (Artifact.from_bytes(memory[a:b]) for a, b in places)
+    for artifact in (driver, *kernels):
+        if why := obstacle(artifact):
+            raise UnsupportedError(why, code="target")
+    table = tuple(zip(plan.kernels, plan.entries))
+    if any(not 0 <= n < len(kernels) or entry not in kernels[n].entries for n, entry in table):
+        raise ValueError("its table names a kernel that it does not have")
     return NetworkImage(
-        head.name, head.inputs, head.outputs, head.workspace, head.bound, table, head.steps, driver, tuple(kernels),
-        held,
+        plan.name, plan.inputs, plan.outputs, plan.workspace, plan.bound, table, plan.steps, driver, tuple(kernels),
+        weights[: plan.weights],
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from convsmith.layout.layout import Layout
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 
-__all__ = ["OUTSIDE", "ImageStep", "NetworkImage", "NetworkValue", "tensor_arguments"]
+__all__ = ["OUTSIDE", "ImageStep", "NetworkForm", "NetworkImage", "NetworkValue", "tensor_arguments"]
 
 OUTSIDE = {"int64": "s32", "bool": "u8"}
 """Types of arrays of a caller, by numpy's names, which kernels compute with others."""
@@ -35,6 +35,16 @@ class NetworkValue:
     def dtype(self) -> np.dtype[Any]:
         """The type of the arrays of a caller."""
         return np.dtype(self.outside) if self.outside in OUTSIDE else TYPES[self.type].numpy
+
+
+@record(frozen=True)
+class NetworkForm:
+    """The inputs of a network of several sizes: their `names`, and `dims`, numbers or names of sizes, as texts; none
+    for a network of one size.
+    """
+
+    names: tuple[str, ...] = ()
+    dims: tuple[tuple[str, ...], ...] = ()
 
 
 @record(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
-from convsmith.network.file import load_image, save_image
+from convsmith.network.file import save_image
 from convsmith.network.image import NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from convsmith.network.program import NetworkProgram
     from convsmith.network.step_times import NetworkTimes
 
-__all__ = ["Network", "load", "prepared_driver"]
+__all__ = ["Network", "prepared_driver"]
 
 _BEFORE = 3
 """Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
@@ -181,12 +181,3 @@ def prepared_driver(
     held = {"0": addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
     entry = LoadedEntry(HostLibrary(driver)["main"], driver.entries["main"], held)
     return PreparedCall([entry], [{str(n): 0} for n in range(_BEFORE, _BEFORE + arrays)])
-
-
-def load(path: str | os.PathLike[str]) -> Network:
-    """Return the network in a file that `Network.save` wrote; its weights are mapped, and nothing is compiled.
-
-    A file holds machine code: load only files whose origin you trust. UsageError if the file is missing, damaged or of
-    another version; UnsupportedError if this CPU lacks an instruction set that the code needs.
-    """
-    return Network(load_image(path))

@@ -26,7 +26,8 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
 __all__ = [
-    "EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_constants", "node_problems", "operator_of", "read_model",
+    "EXTRA", "ModelNode", "OnnxModel", "Shapes", "model_proto", "node_constants", "node_problems", "open_dims",
+    "operator_of", "read_model",
 ]  # fmt: skip
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
@@ -303,16 +304,22 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
     ``with_data`` also reads constants from separate files next to the model. UsageError if the file is no model,
     UnsupportedError without the package `onnx`.
     """
+    return OnnxModel(*model_proto(source, with_data), shapes)
+
+
+def model_proto(source: Any, with_data: bool = False) -> tuple[Any, str]:
+    """Return a model as an `onnx.ModelProto` of its own, and its name. Arguments and errors are those of `read_model`.
+    """
     if isinstance(source, bytes):
         proto = _parsed("model", source)
-        return OnnxModel(proto, printable(proto.graph.name) or "model", shapes)
+        return proto, printable(proto.graph.name) or "model"
     if not isinstance(source, str | os.PathLike):
         if not isinstance(source, _onnx("model").ModelProto):
             message = f"model: expected a path, bytes or an onnx.ModelProto, got {type(source).__name__}"
             raise UsageError(message, code="bad-model")
         proto = type(source)()
         proto.CopyFrom(source)
-        return OnnxModel(proto, printable(proto.graph.name) or "model", shapes)
+        return proto, printable(proto.graph.name) or "model"
     name = os.fspath(source)
     try:
         content = Path(name).read_bytes()
@@ -326,7 +333,19 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
         except Exception as error:
             why = printable(str(error))
             raise UsageError(f"{name}: the file of its weights cannot be read: {why}", code="bad-file") from None
-    return OnnxModel(proto, name, shapes)
+    return proto, name
+
+
+def open_dims(proto: Any) -> dict[str, tuple[int | str, ...]]:
+    """Return the sizes of the inputs of a model, by name: numbers, and names of sizes that it leaves open."""
+    held = {tensor.name for tensor in proto.graph.initializer}
+    return {
+        x.name: tuple(
+            (d.dim_param or f"size {n} of {x.name}") if _is_open(d) else int(d.dim_value)
+            for n, d in enumerate(x.type.tensor_type.shape.dim)
+        )
+        for x in proto.graph.input if x.name not in held
+    }  # fmt: skip
 
 
 def _parsed(name: str, content: bytes) -> Any:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
 from convsmith.network.graph import Graph
 from convsmith.network.network import Network
+from convsmith.network.program import NetworkProgram
+from convsmith.network.sizes import Dims, NetworkOfSizes
+from convsmith.network.weights import PackedWeights
 from convsmith.onnx.graph import read_graph
-from convsmith.onnx.models import Shapes
+from convsmith.onnx.models import Shapes, model_proto, open_dims
 
 if TYPE_CHECKING:
     from convsmith.network.export import ExportedNetwork
@@ -21,16 +27,86 @@ if TYPE_CHECKING:
 __all__ = ["compile", "export_for", "network_of"]
 
 
+@overload
 def compile(
-    model: str | os.PathLike[str] | bytes | Any, inputs: Shapes | None = None, *, threads: int | None = None
-) -> Network:
+    model: str | os.PathLike[str] | bytes | Any, inputs: Shapes | None = None, *, threads: int | None = None,
+    batch: int | None = None,
+) -> Network: ...  # fmt: skip
+
+
+@overload
+def compile(
+    model: str | os.PathLike[str] | bytes | Any, inputs: Dims | None = None, *, threads: int | None = None,
+    batch: int | Sequence[int] | Literal["any"] | None = None, sizes: Literal["fixed", "any"] = "fixed",
+) -> Network | NetworkOfSizes: ...  # fmt: skip
+
+
+def compile(
+    model: str | os.PathLike[str] | bytes | Any, inputs: Dims | None = None, *, threads: int | None = None,
+    batch: int | Sequence[int] | Literal["any"] | None = None, sizes: Literal["fixed", "any"] = "fixed",
+) -> Network | NetworkOfSizes:  # fmt: skip
     """Return the function of the ONNX `model`: a file, the bytes of one, or an `onnx.ModelProto`.
 
-    `inputs` are shapes of inputs by name, for sizes that the model leaves open; an open batch is 1. `threads` defaults
-    to CONVSMITH_THREADS, else to the CPUs of this process. UsageError if it is no model, or a size is missing;
-    UnsupportedError names the nodes that no kernel computes.
+    `inputs` are shapes of inputs by name, for sizes that the model leaves open; an open batch is `batch`, by default 1.
+    `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process.
+
+    With several batches, which are compiled at once, or "any", the result is a function for several sizes, which
+    compiles a plan at the first call with a new batch. With `sizes` "any", so it does for all sizes that the model
+    leaves open; `inputs` may give some of them, and name others by texts.
+
+    UsageError if it is no model, or a size is missing; UnsupportedError names the nodes that no kernel computes.
     """
-    return network_of(read_graph(model, inputs), threads)
+    counts = () if batch is None or batch == "any" else (batch,) if isinstance(batch, int) else tuple(batch)
+    if sizes not in ("fixed", "any") or any(type(x) is not int or x < 1 for x in counts) or batch == ():
+        words = "legal are a batch of 1 or more, several of them, or 'any', and sizes 'fixed' or 'any'"
+        raise UsageError(f"batch={shown(batch)}, sizes={shown(sizes)}; {words}", code="sizes")
+    if batch is None and sizes == "fixed":
+        return network_of(read_graph(model, inputs), threads)  # type: ignore[arg-type]
+    proto, name = model_proto(model, with_data=True)
+    dims = _dims(open_dims(proto), inputs or {}, name, sizes == "any" or not isinstance(batch, int), sizes == "any")
+    if isinstance(batch, int):
+        dims = {x: (batch, *own[1:]) if own and isinstance(own[0], str) else own for x, own in dims.items()}
+        if sizes == "fixed":
+            return network_of(read_graph(proto, dims), threads)  # type: ignore[arg-type]
+    count = thread_count(threads)
+
+    def made(shapes: Shapes, weights: PackedWeights) -> NetworkProgram:
+        return program_of(read_graph(proto, shapes), count, weights=weights)
+
+    whole = NetworkOfSizes(name, dims, made)
+    for n in counts if not isinstance(batch, int) else ():
+        shapes: Any = {x: (n, *own[1:]) if own and own[0] == BATCH_NAME else own for x, own in dims.items()}
+        whole.at(shapes)
+    return whole
+
+
+BATCH_NAME = "batch"
+"""The name of the first size of inputs whose batch is open."""
+
+
+def _dims(known: Dims, given: Dims, name: str, has_batch: bool, is_open: bool) -> dict[str, tuple[int | str, ...]]:
+    """Return the sizes of inputs of a model, `known` from the model, or `given`; names of sizes are left only for the
+    batch, or for all of them. UsageError about the model `name` if another size is open.
+    """
+    found: dict[str, tuple[int | str, ...]] = {}
+    for x in given:
+        if x not in known:
+            raise UsageError(f"inputs: {name} has no {x!r}; legal are {choices(x, known)}", code="inputs")
+    for x, dims in known.items():
+        own = tuple(given.get(x, dims))
+        if len(own) != len(dims) or any(isinstance(a, int) and a != b for a, b in zip(dims, own)):
+            legal = " x ".join(map(str, dims))
+            raise UsageError(f"inputs: the shape of {x} is {own}; legal is {legal}", code="inputs")
+        if own and isinstance(own[0], str) and has_batch and not is_open:
+            own = (BATCH_NAME, *own[1:])
+        left = [d for d in own[1:] if isinstance(d, str)]
+        if left and not is_open:
+            raise UsageError(
+                f"inputs: {name} leaves {left[0]} of {x} open; legal is to give its size in inputs=, or sizes='any'",
+                code="inputs",
+            )
+        found[x] = own
+    return found
 
 
 def export_for(
