@@ -32,22 +32,22 @@ def _language() -> Any:
 
 NETWORKS = {"u_net": lambda: u_net(8, real=True), "mobile": lambda: mobile_net(16, real=True), "language": _language}
 TARGETS = {
-    "aarch64-linux-gnu": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
-    "aarch64-linux-gnu+dotprod+fp16": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
-    "riscv64-linux-gnu+v": ("riscv64-linux-gnu-gcc", "qemu-riscv64"),
+    "aarch64-linux-gnu": ("aarch64-linux-gnu-gcc", ("qemu-aarch64",)),
+    "aarch64-linux-gnu+dotprod+fp16": ("aarch64-linux-gnu-gcc", ("qemu-aarch64",)),
+    "riscv64-linux-gnu+v": ("riscv64-linux-gnu-gcc", ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=256")),
 }
-"""Targets, with a compiler and an emulator of programs."""
+"""Targets, with a compiler and the command of an emulator of programs."""
 
 
 @pytest.mark.sampled(3, "name", "target")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_examples_check_themselves_in_emulators(target: str, name: str, tmp_path: Path) -> None:
-    compiler, emulator = map(tool, TARGETS[target])
+    compiler, emulator = tool(TARGETS[target][0]), (tool(TARGETS[target][1][0]), *TARGETS[target][1][1:])
     library = export_for(read_graph(NETWORKS[name]()), tmp_path, f"{name}_net", target, 1)
     program = tmp_path / "example"
     run(compiler, *FLAGS, tmp_path / "example.c", library.library, "-lm", "-o", program)
-    assert f"{name}_net: right" in run(emulator, program)
+    assert f"{name}_net: right" in run(*emulator, program)
     text = (tmp_path / "example.c").read_text()
     start = text.index("values_of_", text.index("values_of_"))
     first = text.index("{", start) + 1
@@ -55,4 +55,4 @@ def test_examples_check_themselves_in_emulators(target: str, name: str, tmp_path
     changed.write_text(f"{text[:first]}9{text[first:]}")
     run(compiler, *FLAGS, changed, library.library, "-lm", "-o", program)
     with pytest.raises(AssertionError, match="exit|is"):
-        run(emulator, program)
+        run(*emulator, program)
