@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from convsmith.cli.group import CommandGroup
 from convsmith.cli.models import ModelInputs, input_option, is_model, shapes_of
-from convsmith.cli.output import error_line, note
+from convsmith.cli.output import error_line, note, progress
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
@@ -69,7 +70,7 @@ def run(source: str, threads: int | None, inputs: ModelInputs, seed: int, output
     if source.endswith(_SAVED):
         net = _loaded(source, inputs)
     else:
-        net = network_of(_graph(source, inputs), threads)
+        net = _compiled(source, inputs, threads)
     arrays = _arrays(net.image.inputs, inputs, seed)
     results = net.run(arrays)
     for name, y in results.items():
@@ -94,7 +95,7 @@ def verify(source: str, threads: int | None, inputs: ModelInputs, seed: int) -> 
     """
     settings.validate()
     graph = _graph(source, inputs)
-    net = network_of(graph, threads)
+    net = network_of(graph, threads, _compiling)
     arrays = _arrays(graph.inputs, inputs, seed)
     stated = folded(graph) if is_quantised(graph) else graph
     verdicts = compared(reference_outputs(stated, arrays), net.run(arrays))
@@ -118,7 +119,7 @@ def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, roun
     if vs not in ("onnxruntime", "none"):
         raise UsageError(f"--vs={vs} is not legal; legal are onnxruntime and none", code="bad-option")
     graph = _graph(source, inputs)
-    net = network_of(graph, threads)
+    net = network_of(graph, threads, _compiling)
     arrays = _arrays(graph.inputs, inputs, seed)
     results = net.run(arrays)
     peers, count = {}, max(net.threads, 1)
@@ -137,11 +138,14 @@ def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, roun
 @_model_options
 @_seed_option
 @click.option("--time", "is_timed", is_flag=True, help="Time each step, and name those that take most time.")
-def explain(source: str, threads: int | None, inputs: ModelInputs, seed: int, is_timed: bool) -> None:
+@click.option("--html", metavar="FILE", help="Write a page for a browser too, with the time of each step.")
+def explain(
+    source: str, threads: int | None, inputs: ModelInputs, seed: int, is_timed: bool, html: str | None
+) -> None:  # fmt: skip
     """Print inputs, outputs, memory and weights of a model, and what each of its steps computes."""
     settings.validate()
-    net = network_of(_graph(source, inputs), threads)
-    note(net.explain(_arrays(net.image.inputs, inputs, seed) if is_timed else None))
+    net = _compiled(source, inputs, threads)
+    note(net.explain(_arrays(net.image.inputs, inputs, seed) if is_timed or html is not None else None, html))
 
 
 @network.command(epilog="Example: convsmith network save model.onnx -o model.cs")
@@ -150,7 +154,7 @@ def explain(source: str, threads: int | None, inputs: ModelInputs, seed: int, is
 def save(source: str, threads: int | None, inputs: ModelInputs, output: str) -> None:
     """Compile a model to a file that another process loads without compiling."""
     settings.validate()
-    net = network_of(_graph(source, inputs), threads)
+    net = _compiled(source, inputs, threads)
     net.save(output)
     note(f"{output}  {Path(output).stat().st_size} bytes, for {net.image.driver.target}")
 
@@ -220,13 +224,26 @@ def export(
     own = check_name(name) if name is not None else legal_name(Path(source).stem, "net")
     graph = _graph(source, inputs)
     if target in (None, THIS_MACHINE) and weights is None:
-        library = network_of(graph, threads).export(output, own)
+        library = network_of(graph, threads, _compiling).export(output, own)
     else:
         library = export_for(graph, output, own, target or THIS_MACHINE, threads, weights)
     width = max(len(str(file)) for file in library.files)
     for file in library.files:
         note(f"{file!s:{width}}  {file.stat().st_size} bytes")
     note(f"workspace {library.workspace} bytes")
+
+
+@contextmanager
+def _compiling(count: int) -> Iterator[Callable[[], None]]:
+    """Yield a function that counts one more kernel of `count`, on a progress bar on a terminal."""
+    with progress(count) as bar:
+        bar.start("kernels")
+        yield bar.advance
+
+
+def _compiled(source: str, inputs: ModelInputs, threads: int | None) -> Network:
+    """Return the function of the model in a file."""
+    return network_of(_graph(source, inputs), threads, _compiling)
 
 
 def _loaded(source: str, inputs: ModelInputs) -> Network:

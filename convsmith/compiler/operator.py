@@ -17,13 +17,13 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.plan import Plan
 from convsmith.statement.operator import Operator
 
-__all__ = ["operator_artifact", "operator_text"]
+__all__ = ["is_operator_ready", "operator_artifact", "operator_text"]
 
 
 def operator_artifact(op: Operator, target: Machine, threads: int = 1) -> Artifact:
     """Return the artifact of ``op`` for ``target``, from the cache, or compiled and stored there."""
     cache, line = disk_cache(), str(op)
-    key = cache_key(line, f"operator --threads={threads}", str(FIXED), target.key)
+    key = _key(op, target, threads)
     content = None if cache is None else cache.get(key)
     if cache is not None and content is not None:
         try:
@@ -44,6 +44,17 @@ def operator_artifact(op: Operator, target: Machine, threads: int = 1) -> Artifa
     if cache is not None:
         cache.put(key, made.to_bytes())
     return made
+
+
+def is_operator_ready(op: Operator, target: Machine, threads: int = 1) -> bool | None:
+    """Return whether the cache has the artifact of ``op`` for ``target``; None without a cache."""
+    cache = disk_cache()
+    return None if cache is None else cache.get(_key(op, target, threads)) is not None
+
+
+def _key(op: Operator, target: Machine, threads: int) -> str:
+    """Return the key of an operator's artifact in the cache."""
+    return cache_key(str(op), f"operator --threads={threads}", str(FIXED), target.key)
 
 
 def operator_text(op: Operator, target: Machine, threads: int = 1) -> str:

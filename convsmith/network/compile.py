@@ -16,9 +16,10 @@ from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.side_by_side import compile_ahead, machine_of, not_cached
+from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
+from convsmith.network.ahead import Compiling, compile_works, silent
 from convsmith.network.apart import reasons_apart
 from convsmith.network.chaining import with_chains
 from convsmith.network.concat_in_place import with_parts
@@ -52,10 +53,12 @@ _TYPES = ("f32", "f32", "f32")
 
 
 def program_of(
-    graph: Graph, threads: int = 1, machine: Machine | None = None, weights: PackedWeights | None = None
+    graph: Graph, threads: int = 1, machine: Machine | None = None, weights: PackedWeights | None = None,
+    compiling: Compiling = silent,
 ) -> NetworkProgram:  # fmt: skip
     """Return the program of `graph` for `machine`, by default this one, whose kernels use `threads`. Works that are
-    equal share a kernel. Packed weights follow those in the area `weights`, by default one of its own.
+    equal share a kernel. Packed weights follow those in the area `weights`, by default one of its own. `compiling`
+    reports the kernels that the cache lacks.
     """
     target, whole = machine or registry.target(settings.target, _TYPES), folded(graph)
     cold = target.with_cold_weights
@@ -64,7 +67,7 @@ def program_of(
     laid, configs = with_layouts(split, layouts), StageConfigs(cold)
     joined = with_chains(laid, held, configs, threads)
     apart = reasons_apart(laid, joined, held, configs, threads)
-    return _Builder(joined, placed(joined, parts), apart, target, threads, machine, weights).program()
+    return _Builder(joined, placed(joined, parts), apart, target, threads, machine, weights).program(compiling)
 
 
 class _Builder:
@@ -84,12 +87,10 @@ class _Builder:
         outside = [*(x.name for x in graph.inputs), *graph.outputs]
         self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
 
-    def program(self) -> NetworkProgram:
+    def program(self, compiling: Compiling) -> NetworkProgram:
         """Return the program."""
-        problems = [node.work for node in self._where.nodes if isinstance(node.work, Problem)]
-        missing = not_cached(problems, self._threads, self._machine_for)
-        for _ in compile_ahead(missing, self._threads, self._machine_for):
-            pass
+        works = [node.work for node in self._where.nodes]
+        compile_works(works, self._threads, self._machine_for, self._target, compiling)
         calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
         for node in self._where.nodes:
             try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from convsmith.network.image import NetworkImage, NetworkValue
 
 if TYPE_CHECKING:
     from convsmith.network.step_times import NetworkTimes, StepTime
 
-__all__ = ["explain_image"]
+__all__ = ["NetworkGain", "bytes_text", "explain_image", "form_text", "gains_of"]
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
@@ -28,15 +28,15 @@ def explain_image(image: NetworkImage, times: NetworkTimes | None = None) -> str
 
 def _lines(image: NetworkImage, times: NetworkTimes | None) -> Iterator[str]:
     for title, values in (("input", image.inputs), ("output", image.outputs)):
-        yield from (f"{title:10} {_form(x)}" for x in values)
+        yield from (f"{title:10} {form_text(x)}" for x in values)
     kernels = Counter(step.work for step in image.steps)
     size = sum(len(kernel.code) for kernel in (*image.kernels, image.driver))
-    yield f"{'kernels':10} {len(image.kernels)} for {len(image.steps)} steps, {_bytes(size)} of code"
-    yield f"{'weights':10} {_bytes(image.weights.size)}, packed"
+    yield f"{'kernels':10} {len(image.kernels)} for {len(image.steps)} steps, {bytes_text(size)} of code"
+    yield f"{'weights':10} {bytes_text(image.weights.size)}, packed"
     over = image.workspace / image.bound - 1 if image.bound else 0.0
     bound = "as much as is alive in one step" if not over else f"{over:.1%} more than is alive in one step"
     alive = [step.alive for step in image.steps]
-    yield f"{'workspace':10} {_bytes(image.workspace)}, {bound}"
+    yield f"{'workspace':10} {bytes_text(image.workspace)}, {bound}"
     if any(alive):
         yield f"{'memory':10} {_profile(alive)} most in step {alive.index(max(alive)) + 1}"
     if times is not None:
@@ -53,7 +53,7 @@ def _lines(image: NetworkImage, times: NetworkTimes | None) -> Iterator[str]:
         if times is not None:
             yield f"     {_time(times.steps[number])}"
         yield f"     {step.work}{again}"
-        yield f"     {_bytes(step.alive)} alive" + (f"; apart: {step.apart}" if step.apart else "")
+        yield f"     {bytes_text(step.alive)} alive" + (f"; apart: {step.apart}" if step.apart else "")
 
 
 def _profile(alive: Sequence[int]) -> str:
@@ -62,8 +62,20 @@ def _profile(alive: Sequence[int]) -> str:
     return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] for n in alive)
 
 
-def _gains(image: NetworkImage, times: NetworkTimes) -> list[str]:
-    """Return a line for each of the kernels that would gain most if their steps reached their bounds."""
+class NetworkGain(NamedTuple):
+    """Milliseconds that a kernel would gain if its steps reached their bound, as texts: those `lost` of those `taken`,
+    its `steps`, the `side` of its bound, and its `work`.
+    """
+
+    lost: str
+    taken: str
+    steps: str
+    side: str
+    work: str
+
+
+def gains_of(image: NetworkImage, times: NetworkTimes) -> list[NetworkGain]:
+    """Return the kernels that would gain most if their steps reached their bounds."""
     steps: dict[str, list[int]] = {}
     for n, step in enumerate(image.steps):
         steps.setdefault(step.work, []).append(n)
@@ -74,8 +86,15 @@ def _gains(image: NetworkImage, times: NetworkTimes) -> list[str]:
         taken = sum(times.steps[n].seconds.median for n in numbers)
         which = f"step{'s' * (len(numbers) > 1)} {', '.join(str(n + 1) for n in numbers)}"
         side = times.steps[numbers[0]].bound.side
-        found.append(f"{lost[work] * 1e3:.3f} of {taken * 1e3:.3f} ms in {which}, if only its {side} took time")
+        found.append(NetworkGain(f"{lost[work] * 1e3:.3f}", f"{taken * 1e3:.3f}", which, side, work))
     return found
+
+
+def _gains(image: NetworkImage, times: NetworkTimes) -> list[str]:
+    """Return a line for each gain."""
+    return [
+        f"{x.lost} of {x.taken} ms in {x.steps}, if only its {x.side} took time" for x in gains_of(image, times)
+    ]  # fmt: skip
 
 
 def _time(step: StepTime) -> str:
@@ -86,11 +105,12 @@ def _time(step: StepTime) -> str:
     return f"{seconds * 1e3:.4f} ms, {step.share:.1%}{rate}{least}"
 
 
-def _form(x: NetworkValue) -> str:
+def form_text(x: NetworkValue) -> str:
+    """Return name, type and shape of a value."""
     return f"{x.name}: {x.type} {' x '.join(map(str, x.shape)) or 'one element'}"
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
     """Return a number of bytes with a unit."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return f"{count / (1 << 10 * power):.1f} {_UNITS[power]}" if power else f"{count} bytes"

@@ -117,16 +117,23 @@ class Network:
             for name, x in arrays.items() if name not in values or name not in results
         }  # fmt: skip
 
-    def explain(self, timed: Mapping[str, Any] | None = None) -> str:
-        """Return a page about the network: inputs, outputs, memory, and what each step computes.
+    def explain(self, timed: Mapping[str, Any] | None = None, html: str | os.PathLike[str] | None = None) -> str:
+        """Return a text about the network: inputs, outputs, memory, and what each step computes.
 
-        With inputs by name in `timed`, it states the time of each step on them too. UnsupportedError for times of a
-        network that was loaded from a file.
+        With inputs by name in `timed`, it states the time of each step on them too. `html` is a file to which a page
+        for a browser is written. UnsupportedError for times of a network that was loaded from a file, and for a page
+        without the packages of pages; UsageError if the file cannot be written.
         """
         with import_lock:
             from convsmith.network.explain import explain_image
 
-        return explain_image(self.image, None if timed is None else self._times(timed))
+        times = None if timed is None else self._times(timed)
+        if html is not None:
+            with import_lock:
+                from convsmith.network.page import write_network_page
+
+            write_network_page(html, self.image, times)
+        return explain_image(self.image, times)
 
     def _times(self, inputs: Mapping[str, Any]) -> NetworkTimes:
         if self._program is None:

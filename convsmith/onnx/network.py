@@ -11,6 +11,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.numpy_api import thread_count
+from convsmith.network.ahead import Compiling, silent
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
 from convsmith.network.graph import Graph
@@ -151,7 +152,7 @@ def export_for(
     return export_program(program, directory, name, samples)
 
 
-def network_of(graph: Graph, threads: int | None = None) -> Network:
-    """Return the function of a graph, compiled for this machine."""
-    program = program_of(graph, thread_count(threads))
+def network_of(graph: Graph, threads: int | None = None, compiling: Compiling = silent) -> Network:
+    """Return the function of a graph, compiled for this machine; `compiling` reports its kernels."""
+    program = program_of(graph, thread_count(threads), compiling=compiling)
     return Network(image_of(program), program)
