@@ -25,7 +25,16 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.files import open_regular
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.network.image import ImageStep, NetworkForm, NetworkImage, NetworkValue
+from convsmith.network.image import (
+    BEFORE,
+    OUTSIDE,
+    ImageStep,
+    NetworkForm,
+    NetworkImage,
+    NetworkValue,
+    tensor_arguments,
+)
+from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
 
@@ -36,6 +45,8 @@ _DIGEST = hashlib.sha256().digest_size
 _PAGE = 4096
 _CHUNK = 1 << 24
 """Bytes of weights that share a checksum."""
+_MOST_DIGITS = 18
+"""Most digits of a size."""
 _LARGEST_HEAD = 1 << 28
 """Most bytes of a header, and of all code."""
 
@@ -164,6 +175,8 @@ def _check_form(head: _Head) -> None:
     form, count = head.form, len(head.plans)
     if count < 1 or (count > 1 and not form.names) or len(form.names) != len(form.dims):
         raise ValueError(f"it has {count} plans for {len(form.names)} inputs of several sizes")
+    if any(dim.isdecimal() and len(dim) > _MOST_DIGITS for dims in form.dims for dim in dims):
+        raise ValueError(f"a size has more than {_MOST_DIGITS} digits")
     for plan in head.plans if form.names else ():
         own = tuple(x.name for x in plan.inputs)
         if own != form.names or any(len(x.shape) != len(dims) for x, dims in zip(plan.inputs, form.dims)):
@@ -178,13 +191,33 @@ def _image(plan: _PlanHead, memory: mmap.mmap, places: Sequence[tuple[int, int]]
     for artifact in (driver, *kernels):
         if why := obstacle(artifact):
             raise UnsupportedError(why, code="target")
+    _check_driver(plan, driver)
     table = tuple(zip(plan.kernels, plan.entries))
+    if len(plan.kernels) != len(plan.entries):
+        raise ValueError(f"its table has {len(plan.kernels)} kernels for {len(plan.entries)} entries")
     if any(not 0 <= n < len(kernels) or entry not in kernels[n].entries for n, entry in table):
         raise ValueError("its table names a kernel that it does not have")
     return NetworkImage(
         plan.name, plan.inputs, plan.outputs, plan.workspace, plan.bound, table, plan.steps, driver, tuple(kernels),
         weights[: plan.weights],
     )  # fmt: skip
+
+
+def _check_driver(plan: _PlanHead, driver: Artifact) -> None:
+    """Raise ValueError unless the function of a plan takes its inputs, outputs and workspace."""
+    values = (*plan.inputs, *plan.outputs)
+    if len({x.name for x in values}) < len(values) or any(x.outside not in ("", *OUTSIDE) for x in values):
+        raise ValueError("two values of a plan have one name, or a type of callers is unknown")
+    if any(x.type not in TYPES or min(x.shape, default=1) < 1 for x in values):
+        raise ValueError("a value of a plan has a size below 1, or an unknown type")
+    given = driver.entries["main"].arguments
+    own = [(x.role, x.dtype, x.shape) for x in tensor_arguments(plan.inputs, plan.outputs)]
+    if len(given) < BEFORE or [(x.role, x.dtype, x.shape) for x in given[BEFORE:]] != own:
+        raise ValueError("its function takes other arrays than its header states")
+    if (given[0].size, given[1].size, given[2].size) != (
+        2 * max(len(plan.kernels), 1), max(plan.weights, 1), plan.workspace,
+    ):  # fmt: skip
+        raise ValueError("its function takes other memory than its header states")
 
 
 def _checksums(weights: Array) -> list[int]:

@@ -13,8 +13,10 @@ from convsmith.layout.layout import Layout
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 
-__all__ = ["OUTSIDE", "ImageStep", "NetworkForm", "NetworkImage", "NetworkValue", "tensor_arguments"]
+__all__ = ["BEFORE", "OUTSIDE", "ImageStep", "NetworkForm", "NetworkImage", "NetworkValue", "tensor_arguments"]
 
+BEFORE = 3
+"""Arguments of the function of a network before inputs and outputs: the table of entries, weights, workspace."""
 OUTSIDE = {"int64": "s32", "bool": "u8"}
 """Types of arrays of a caller, by numpy's names, which kernels compute with others."""
 

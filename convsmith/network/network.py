@@ -12,7 +12,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.network.file import save_image
-from convsmith.network.image import NetworkImage, tensor_arguments
+from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
 from convsmith.runtime.border import Border
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from convsmith.network.step_times import NetworkTimes
 
 __all__ = ["Network", "prepared_driver"]
-
-_BEFORE = 3
-"""Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
 
 
 class Network:
@@ -187,4 +184,4 @@ def prepared_driver(
     addresses = np.array([libraries[n][name].address for n, name in table] or [0], np.uint64)
     held = {"0": addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
     entry = LoadedEntry(HostLibrary(driver)["main"], driver.entries["main"], held)
-    return PreparedCall([entry], [{str(n): 0} for n in range(_BEFORE, _BEFORE + arrays)])
+    return PreparedCall([entry], [{str(n): 0} for n in range(BEFORE, BEFORE + arrays)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -106,6 +109,60 @@ def test_damaged_files_give_one_error(saved: Path, tmp_path: Path) -> None:
         else:
             unchanged += 1  # bytes between the code and the weights
     assert unchanged <= 5
+
+
+BAD: tuple[Any, ...] = (-1, 0, 1 << 40, 1 << 62, -(2**70), 1.5, None, True, "x", "", [], {}, [[]], "1" * 5000)
+"""Values that take the place of others in a header."""
+MOST_BYTES = 40_000_000
+"""Most bytes that a refused file may allocate."""
+
+
+def _places(x: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values of a header, with the first three of each list."""
+    keys: Any = x if isinstance(x, dict) else range(min(len(x), 3)) if isinstance(x, list) else ()
+    return [before, *(place for key in keys for place in _places(x[key], (*before, key)))]
+
+
+def _with_header(content: bytes, head: Any, old: Any, end: int) -> bytes:
+    """A file with another header, whose checksum is right."""
+    size = sum(n for plan in old["plans"] for n in plan["code"])
+    text = json.dumps(head).encode()
+    start = content[: content.index(b"\n") + 1] + len(text).to_bytes(8, "little") + text
+    code = content[end + 32 : end + 32 + size]
+    whole = start + hashlib.sha256(start + code).digest() + code
+    return whole + bytes(-len(whole) % 4096) + content[len(content) - old["weights"] :]
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.wide)])
+def test_headers_with_a_right_checksum_give_one_error_or_change_words(count: int, tmp_path: Path) -> None:
+    net: Any = cs.onnx.compile(residual_net(16), batch=(1, 2), threads=1)
+    path, draw = tmp_path / "net.cs", Random(count)
+    net.save(path)
+    content = path.read_bytes()
+    start = content.index(b"\n") + 9
+    end = start + int.from_bytes(content[start - 8 : start], "little")
+    old = json.loads(content[start:end])
+    path.write_bytes(_with_header(content, old, old, end))
+    assert repr(cs.load(path)) == repr(net)
+    places = _places(old)
+    words = {"name", "steps", "bound", "dims", "names", "outside"}
+    tracemalloc.start()
+    for _ in range(count):
+        head, place = json.loads(json.dumps(old)), draw.choice(places[1:])
+        inner = head
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = draw.choice(BAD)
+        path.write_bytes(_with_header(content, head, old, end))
+        tracemalloc.reset_peak()
+        try:
+            cs.load(path)
+        except cs.UsageError as error:
+            assert error.code == "bad-network" and str(path) in str(error)
+        else:
+            assert head == old or {*place} & words, place
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    tracemalloc.stop()
 
 
 def test_files_that_cannot_be_read_or_written(net: cs.Network, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
 from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
+from convsmith.network import sizes
 from convsmith.runtime import cuda, host, host_kernel, opencl, operand_packing, stream_kernels, tensor_maps
 
 ROOT = Path(cs.__file__).parents[1]
@@ -51,6 +52,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "cuda": lambda: cuda._opened.guard.lock,
     "opencl": lambda: opencl._opened.guard.lock,
     "packing": lambda: operand_packing._making.lock,
+    "sizes": lambda: sizes._making.lock,
     "streams": lambda: stream_kernels._making.lock,
     "tensor_maps": lambda: tensor_maps.TensorMaps(())._guard.lock,
 }
