@@ -130,7 +130,7 @@ def test_every_lock_is_known() -> None:
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
     known = {
         "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "operand_packing",
-        "segment", "stream_kernels", "tensor_maps", "threads",
+        "segment", "sizes", "stream_kernels", "tensor_maps", "threads",
     }  # fmt: skip
     assert found == known
 
