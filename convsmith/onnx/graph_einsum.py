@@ -35,7 +35,7 @@ def add_einsum(node: GraphNode) -> None:
             if sizes.setdefault(label, size) != size and 1 not in (size, sizes[label]):
                 raise UsageError(f"{label} has {sizes[label]} and {size} elements; legal is one size", code="shape")
             sizes[label] = max(size, sizes[label])
-    made = _Products(node, sizes)
+    made = _EinsumNodes(node, sizes)
     found = made.summed(_Labelled(node.inputs[0], terms[0]), {*"".join(terms[1:]), *result})
     for n, term in enumerate(terms[1:], 1):
         later = {*"".join(terms[n + 1 :]), *result}
@@ -77,7 +77,7 @@ def _parsed(node: GraphNode) -> tuple[list[str], str]:
     return terms, result
 
 
-class _Products:
+class _EinsumNodes:
     """Adds the nodes of an Einsum, whose labels have `sizes`."""
 
     def __init__(self, node: GraphNode, sizes: Mapping[str, int]) -> None:
