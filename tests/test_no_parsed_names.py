@@ -96,6 +96,7 @@ LEGAL = {
     ("tune/worker.py", "f'{type(error).__name__}: {error}'.partition('\\n')"): "the first line of a message",
     ("measure/onednn_library.py", "f.name.startswith('libdnnl.so')"): FILES,
     ("measure/onednn_library.py", "(name.value or b'').startswith(b'ref')"): "oneDNN's name of an implementation",
+    ("measure/web.py", "line.startswith('{')"): "lines of a program, among which those of JSON are ours",
     ("measure/peak.py", "wanted.split(' x ')"): LLVM,
     ("measure/peak.py", "lines[-1].partition(' ')"): LLVM,
     ("measure/peak.py", "wanted[1:].split(' x ')"): LLVM,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import click
 import numpy as np
@@ -22,6 +23,7 @@ from convsmith.cli.models import ModelInputs, input_option, is_model
 from convsmith.cli.options import Duration
 from convsmith.cli.output import STATUS, error_line, exit_status, note, progress, write_file
 from convsmith.cli.problems import (
+    Listed,
     ProblemCommand,
     build,
     check_choices,
@@ -32,8 +34,10 @@ from convsmith.cli.problems import (
     read_suite,
     target_of,
 )
+from convsmith.codegen import llvm_bind
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.machine.registry import target as known_target
@@ -65,7 +69,12 @@ AGAIN = 7
 @choice_options
 @problem_options
 @input_option
-@click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
+@click.option(
+    "--vs", metavar="LIBRARIES", default="",
+    help=f"Libraries to compare with: {','.join(PEERS)}; of npm onnxruntime-web,tfjs.",
+)
+@click.option("--engine", metavar="NAME", help="Of WebAssembly: node (the default) or chromium.")
+@click.option("--npm", metavar="FOLDER", help="Where node_modules is, for libraries of npm.  [default: this one]")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
 @click.option("--suite", metavar="NAME", help=f"Problems of a suite in a space: {', '.join(SUITES)}.")
 @click.option("--space", metavar="NAME", help=f"With --suite: {', '.join(SPACES)}.  [default: {EVERY}]")
@@ -82,7 +91,7 @@ def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
     rounds: int, suite: str | None, space: str | None, sample: int | None, seed: int, budget: float | None,
     resume: bool, inputs: ModelInputs, torch: str | None, picture: str | None, html: str | None, wide: bool,
-    json_file: str | None,
+    json_file: str | None, engine: str | None, npm: str | None,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
@@ -98,8 +107,14 @@ def bench(
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
     (above 1: we are faster). Each row is printed when it is measured; where standard output is no terminal, also to
     standard error.
+
+    Kernels for WebAssembly run in an --engine, in one process or one page, beside libraries of npm.
     """
-    check_choices(target, config, runs=True)
+    in_engine = _is_in_engine(target, config)
+    check_choices(target, config, runs=not in_engine)
+    if not in_engine and (engine or npm):
+        given = "--engine" if engine else "--npm"
+        raise UsageError(f"{given} is for kernels of WebAssembly: legal with --target wasm32", code="bad-option")
     if [source, suite, torch].count(None) != 2:
         raise UsageError(
             "legal is one of a problem, a list of problems, a model, --suite=NAME and --torch=MODULE:FUNCTION",
@@ -120,47 +135,36 @@ def bench(
         raise UsageError(f"--space={space} is a space of the problems of a suite: legal with --suite", code="bad-space")
     if suite is not None:
         target, threads = target or where.target, threads or where.threads
-        check_choices(target, config, runs=True)
+        check_choices(target, config, runs=not in_engine)
         listed = read_suite(suite, where, options, sample or 0, seed)
     else:
         listed = read_problems(str(source), options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
-    here = [name for name in asked if installed(name)]
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
-    level = target_of(target, config)
-    free = hold(level, here) if level is not None and known_target(level).device is None else ()
-    for name in here:
-        for module in PEERS[name].modules:
-            import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
     if resume and (suite is None or json_file in (None, "-")):
         raise UsageError("--resume adds to the rows of a suite: legal with --suite=NAME and --json=FILE", code="resume")
-    earlier = earlier_rows(str(json_file), asked, here, rounds) if resume else []
-    known = {row["problem"] for row in earlier}
-    left = [problem for problem in listed.problems if problem_key(problem) not in known]
-    page = Page(listed, asked, data_only=json_file == "-", wide=wide)
-    heading = f"{_where(target, config)}, {listed.heading(threads, config)}"
-    page.head(heading)
-    how = _Timing(threads, target, config, here, rounds, where.is_dynamic, AGAIN if suite is not None else 0)
-    rows: list[Row] = []
-    interrupted, end = False, inf if budget is None else time.perf_counter() + budget
-    with progress(len(left)) as bar:
-        try:
-            for problem in left:
-                if time.perf_counter() >= end:
-                    break
-                bar.start(listed.text(problem))
-                rows.append(_row(problem, how))
-                click.get_current_context().meta[STATUS] = _status(rows)
-                with bar.aside():
-                    page.row(rows[-1])
-                bar.advance()
-        except KeyboardInterrupt:
-            interrupted = True
+    with ExitStack() as stack:
+        how: _Bench
+        if in_engine:
+            with import_lock:
+                from convsmith.cli.bench_web import WebBench
+            level = known_target(target_of(target, config))
+            how, threads = WebBench.of(level, config, threads, engine, npm, asked, rounds, stack), 1
+        else:
+            again = AGAIN if suite is not None else 0
+            how = _Timing.of(threads, target, config, asked, rounds, where.is_dynamic, again)
+        libraries = how.libraries
+        here = [name for name, version in libraries.items() if version is not None]
+        earlier = earlier_rows(str(json_file), libraries, rounds) if resume else []
+        known = {row["problem"] for row in earlier}
+        left = [problem for problem in listed.problems if problem_key(problem) not in known]
+        page = Page(listed, asked, data_only=json_file == "-", wide=wide)
+        heading = f"{how.where}, {listed.heading(threads, config)}"
+        page.head(heading)
+        rows, interrupted = _rows(listed, left, how, page, budget)
     measured = list(map(row_data, rows))
-    page.foot(rows, here, means_of(measured, here))
-    for name in free:
-        note(f"{name} cannot be held to {level}: it uses the highest level of this machine")
+    page.foot(rows, how.advice, means_of(measured, here))
     every = [*earlier, *measured]
     if suite is not None and json_file != "-":
         for line in distribution(every, here):
@@ -168,40 +172,122 @@ def bench(
     if picture is not None:
         draw(every, here, picture)
     if html is not None:
-        versions = versions_of(asked, here)
         title = f"convsmith bench {source or suite}"
-        write_page(html, bench_html(title, heading, every, versions, means_of(every, here)))
+        write_page(html, bench_html(title, heading, every, libraries, means_of(every, here)))
     if len(rows) < len(left):
         why = "interrupted" if interrupted else "the budget is spent"
         error_line(f"{why}: {len(listed.problems) - len(left) + len(rows)} of {len(listed.problems)} measured")
     if json_file is not None:
-        content = as_json(every, asked, here, rounds, layout, len(rows) == len(left))
+        content = as_json(every, libraries, rounds, layout, len(rows) == len(left))
         write_file(json_file, json.dumps(content, indent=1), "--json=")
     click.get_current_context().exit(130 if interrupted else _status(rows))
 
 
-def _where(target: str | None, config: str | None) -> str:
-    """Return the name of the CPU, or of the device, that runs the kernels of a target."""
-    name = target_of(target, config)
-    device = known_target(name).device
-    if device is None:
-        return cpu().model
-    try:
-        return f"{name} on {device_name(device.runtime)}"
-    except UnsupportedError:  # each row says why
-        return f"{name} on no device"
+def _is_in_engine(target: str | None, config: str | None) -> bool:
+    """Return whether kernels run in an engine of WebAssembly."""
+    level = target_of(target, config)
+    return level is not None and llvm_bind.makes_modules(known_target(level).triple)
+
+
+def _rows(
+    listed: Listed, problems: Sequence[Problem], how: _Bench, page: Page, budget: float | None
+) -> tuple[list[Row], bool]:
+    """Measure and print `problems`; return their rows, and whether the user has interrupted it."""
+    rows: list[Row] = []
+    end = inf if budget is None else time.perf_counter() + budget
+    with progress(len(problems)) as bar:
+        try:
+            for problem in problems:
+                if time.perf_counter() >= end:
+                    break
+                bar.start(listed.text(problem))
+                rows.append(how.row(problem))
+                click.get_current_context().meta[STATUS] = _status(rows)
+                with bar.aside():
+                    page.row(rows[-1])
+                bar.advance()
+        except KeyboardInterrupt:
+            return rows, True
+    return rows, False
+
+
+class _Bench(Protocol):
+    """How problems are compiled and timed."""
+
+    @property
+    def where(self) -> str:
+        """What runs the kernels, for the heading."""
+        ...
+
+    @property
+    def libraries(self) -> Mapping[str, str | None]:
+        """The libraries that are asked for, with their versions; None for one that is not installed."""
+        ...
+
+    @property
+    def advice(self) -> list[str]:
+        """Remarks on libraries: how to install those that are missing."""
+        ...
+
+    def row(self, problem: Problem) -> Row:
+        """Return the row of a problem, or the error that prevents it."""
+        ...
 
 
 class _Timing(NamedTuple):
-    """How each problem is compiled and timed: the options of `bench`, among them the ``peers`` that are installed."""
+    """Kernels of this machine: the options of `bench`, among them the libraries `asked` for, of which ``peers`` are
+    installed. Those that are ``free`` use the highest level of this machine.
+    """
 
     threads: int | None
     target: str | None
     config: str | None
+    asked: Sequence[str]
     peers: Sequence[str]
+    free: Sequence[str]
     rounds: int
     is_dynamic: bool = False
     again: int = 0
+
+    @classmethod
+    def of(
+        cls, threads: int | None, target: str | None, config: str | None, asked: Sequence[str], rounds: int,
+        is_dynamic: bool, again: int,
+    ) -> _Timing:  # fmt: skip
+        """Return it, with the libraries loaded, before kernels are: both share one OpenMP runtime then."""
+        here = [name for name in asked if installed(name)]
+        level = target_of(target, config)
+        free = hold(level, here) if level is not None and known_target(level).device is None else ()
+        for name in here:
+            for module in PEERS[name].modules:
+                import_module(module)
+        return cls(threads, target, config, asked, here, free, rounds, is_dynamic, again)
+
+    @property
+    def where(self) -> str:
+        name = target_of(self.target, self.config)
+        device = known_target(name).device
+        if device is None:
+            return cpu().model
+        try:
+            return f"{name} on {device_name(device.runtime)}"
+        except UnsupportedError:  # each row says why
+            return f"{name} on no device"
+
+    @property
+    def libraries(self) -> Mapping[str, str | None]:
+        return versions_of(self.asked, self.peers)
+
+    @property
+    def advice(self) -> list[str]:
+        absent = [name for name in self.asked if name not in self.peers]
+        install = "in a clone of convsmith, pip install '.[peers]' brings it"
+        level = target_of(self.target, self.config)
+        held = [f"{name} cannot be held to {level}: it uses the highest level of this machine" for name in self.free]
+        return [*(f"{name} is not installed: {install}" for name in absent), *held]
+
+    def row(self, problem: Problem) -> Row:
+        return _row(problem, self)
 
 
 def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int = ROUNDS, again: int = 0) -> Row:

@@ -30,24 +30,24 @@ RowData = dict[str, Any]
 
 
 def as_json(
-    rows: Sequence[RowData], asked: Sequence[str], here: Sequence[str], rounds: int, layout: str, complete: bool
+    rows: Sequence[RowData], libraries: Mapping[str, str | None], rounds: int, layout: str, complete: bool
 ) -> dict[str, Any]:
-    """Return the contents of the file; among the libraries ``asked`` for, ``here`` are installed."""
+    """Return the contents of the file; ``libraries`` have a version if they are installed."""
     return {
         "schema": JSON_SCHEMA,
         "convsmith": __version__,
         "sources": compiler_source_hash(),
         "machine": describe(),
-        "libraries": versions_of(asked, here),
+        "libraries": libraries,
         "rounds": rounds,
         "layout": layout,
         "complete": complete,
         "rows": rows,
-        "geometric_means": means_of(rows, here),
+        "geometric_means": means_of(rows, [name for name, version in libraries.items() if version is not None]),
     }
 
 
-def earlier_rows(file: str, asked: Sequence[str], here: Sequence[str], rounds: int) -> list[RowData]:
+def earlier_rows(file: str, libraries: Mapping[str, str | None], rounds: int) -> list[RowData]:
     """Return the rows of ``file``; empty if the file does not exist.
 
     UsageError if they were measured with other sources, on another machine, against other libraries, or with another
@@ -61,7 +61,7 @@ def earlier_rows(file: str, asked: Sequence[str], here: Sequence[str], rounds: i
         rows: list[RowData] = content["rows"]
     except (UsageError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"--json={file} holds no rows to add to: {error}", code="resume") from None
-    now = as_json([], asked, here, rounds, "", True)
+    now = as_json([], libraries, rounds, "", True)
     for name, value in found.items():
         if value != now[name]:
             message = f"--resume: the {name} of {file}, {shown(value)}, differ from this run's, {now[name]}"

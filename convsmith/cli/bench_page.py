@@ -63,8 +63,8 @@ class Page:
         """Print `row`."""
         self._rows.row(self._cells(row))
 
-    def foot(self, rows: Sequence[Row], here: Sequence[str], means: Mapping[str, float | None]) -> None:
-        """Print the means, the peaks, and remarks on rows and libraries; `here` lists the installed libraries."""
+    def foot(self, rows: Sequence[Row], advice: Sequence[str], means: Mapping[str, float | None]) -> None:
+        """Print the means, the peaks, and remarks on rows and libraries; `advice` says how to install missing ones."""
         if len(rows) > 1:
             self._rows.row(self._mean_cells(means))
         for row in rows:
@@ -75,7 +75,7 @@ class Page:
         if self._data_only:
             return
         noise = doubts([figures for row in rows for figures in _figures(row)], len(rows), _SPREAD)
-        for remark in (*_peaks(rows), *_limits(rows), *self._left_out(), *noise, *self._libraries(rows, here)):
+        for remark in (*_peaks(rows), *_limits(rows), *self._left_out(), *noise, *advice, *self._libraries(rows)):
             note(remark)
 
     def _columns(self) -> list[Column]:
@@ -122,10 +122,7 @@ class Page:
         if figures:
             yield f"left out, for the width: {', '.join(figures)} (--wide and --json have all)"
 
-    def _libraries(self, rows: Sequence[Row], here: Sequence[str]) -> Iterator[str]:
-        for name in self._asked:
-            if name not in here:
-                yield f"{name} is not installed: in a clone of convsmith, pip install '.[peers]' brings it"
+    def _libraries(self, rows: Sequence[Row]) -> Iterator[str]:
         reasons: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
             for item in row.missing.items():

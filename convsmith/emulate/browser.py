@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from convsmith.machine.base import Machine
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.loading import LoadedCode
 
-__all__ = ["BROWSER", "Browser", "dispatch", "opened"]
+__all__ = ["BROWSER", "Browser", "dispatch", "opened", "opened_page"]
 
 _PROGRAMS = ("chromium", "google-chrome", "chrome")
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--no-first-run", "--disable-background-networking", "--disable-sync",
-    "--disable-component-update", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
-    "--enable-features=Vulkan",
-)  # fmt: skip
+    "--disable-component-update",
+)
+_WEBGPU_OPTIONS = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
 """The software adapter gives every machine the same results."""
 _SECONDS = 600.0
 _POISON = 0xFF
@@ -69,7 +70,7 @@ def _program() -> str:
     found = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if found is None:
         raise UnsupportedError(
-            "kernels for webgpu run in Chromium, which is not installed; Debian's packages chromium and "
+            "kernels for browsers run in Chromium, which is not installed; Debian's packages chromium and "
             "chromium-driver install it",
             code="emulator",
         )
@@ -83,32 +84,49 @@ def _package() -> Any:
             from selenium import webdriver
     except ImportError:
         raise UnsupportedError(
-            "kernels for webgpu run in Chromium through the package selenium, which is not installed; pip install "
+            "kernels for browsers run in Chromium through the package selenium, which is not installed; pip install "
             "'convsmith[web]' installs it",
             code="emulator",
         ) from None
     return webdriver
 
 
+def _driver(*more: str) -> Any:
+    """Return the driver of a new browser with `more` options. ToolchainError if it does not start."""
+    webdriver, options = _package(), _package().ChromeOptions()
+    options.binary_location = _program()
+    for option in (*_OPTIONS, *more):
+        options.add_argument(option)
+    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
+    try:
+        made = webdriver.Chrome(options=options, service=service)
+    except Exception as error:
+        raise ToolchainError("Chromium did not start", text=str(error)) from None
+    made.set_script_timeout(_SECONDS)
+    return made
+
+
+@contextmanager
+def opened_page(address: str) -> Iterator[Any]:
+    """The driver of a browser of its own that shows the page at an address; the browser is closed at the end."""
+    driver = _driver("--disable-gpu")
+    try:
+        driver.get(address)
+        yield driver
+    finally:
+        driver.quit()
+
+
 class _OpenedBrowser:
     """A browser with an empty page. ToolchainError if it does not start."""
 
     def __init__(self) -> None:
-        webdriver, options = _package(), _package().ChromeOptions()
-        options.binary_location = _program()
-        for option in _OPTIONS:
-            options.add_argument(option)
-        service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
-        try:
-            self.driver = webdriver.Chrome(options=options, service=service)
-        except Exception as error:
-            raise ToolchainError("Chromium did not start", text=str(error)) from None
+        self.driver = _driver(*_WEBGPU_OPTIONS)
         # WebGPU needs a page of a secure origin, which a file is.
         self.folder = tempfile.TemporaryDirectory()
         page = Path(self.folder.name) / "empty.html"
         page.write_text("<!doctype html><title>convsmith</title>")
         self.driver.get(page.as_uri())
-        self.driver.set_script_timeout(_SECONDS)
         atexit.register(self._end, os.getpid())
 
     def _end(self, process: int) -> None:

@@ -26,7 +26,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.object_code import ObjectCode
 
-__all__ = ["CODE_ALIGNMENT", "POISON", "PlacedCode", "ProcessorEmulator"]
+__all__ = ["CODE_ALIGNMENT", "POISON", "ImageMemory", "PlacedCode", "ProcessorEmulator"]
 
 CODE_ALIGNMENT = 128
 """Alignment, in bytes, of code, which contains constants of Hexagon's vectors."""
@@ -117,7 +117,7 @@ class ProcessorEmulator(Emulator):
         """Run an entry of linked code on memory."""
         image = Image(self.page)
         functions = code.place(image)
-        binder = Binder(_ImageMemory(image), dict(memory.sizes))
+        binder = Binder(ImageMemory(image), dict(memory.sizes))
         written = []
         for name, piece in memory.pieces.items():
             binder.places[name] = _placed(image, piece)
@@ -178,7 +178,7 @@ class _ProcessorCode:
         return f" at {name}+{offset - before[name]:#x}"
 
 
-class _ImageMemory(AddressMemory):
+class ImageMemory(AddressMemory):
     """Memory of an image: tables and absent pixels are read-only for the kernel, scratch memory holds poison."""
 
     def __init__(self, image: Image) -> None:

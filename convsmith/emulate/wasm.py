@@ -31,7 +31,7 @@ from convsmith.emulate.processor import POISON, PlacedCode, ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.machine.wasm.levels import LEVELS
 
-__all__ = ["ENGINES", "WEB_ASSEMBLY", "WebAssembly"]
+__all__ = ["ENGINES", "WEB_ASSEMBLY", "ModuleCode", "WebAssembly", "library", "memory_of"]
 
 ENGINES = ("node", "wasmtime")
 """Engines in the order in which they are preferred: a program, and a package of Python."""
@@ -83,11 +83,11 @@ class WebAssembly(ProcessorEmulator):
         return {}
 
     def link(self, artifact: Artifact) -> PlacedCode:
-        return _Code(artifact)
+        return ModuleCode(artifact)
 
     def emulate(self, image: Image, processor: str) -> bytes | Fault:
         image.finish()
-        before = bytes(_memory(image))
+        before = bytes(memory_of(image))
         run = _in_node if self._chosen == ENGINES[0] else _in_wasmtime
         after = run(self, image, before)
         if isinstance(after, Fault):
@@ -100,7 +100,7 @@ class WebAssembly(ProcessorEmulator):
 WEB_ASSEMBLY = WebAssembly()
 
 
-class _Code:
+class ModuleCode:
     """The functions of an artifact as a module, whose data an image holds."""
 
     def __init__(self, artifact: Artifact) -> None:
@@ -121,7 +121,7 @@ class _Code:
         return ""
 
 
-def _memory(image: Image) -> bytearray:
+def memory_of(image: Image) -> bytearray:
     """Return all memory of an image; what is in no piece holds poison."""
     memory = bytearray(bytes([POISON]) * (image.end + PAGE))
     for page, rights in image.rights.items():
@@ -145,7 +145,7 @@ def _in_node(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fault:
     node = engine.program()
     with tempfile.TemporaryDirectory(prefix="convsmith-wasm-") as directory:
         folder = Path(directory)
-        files = {"module": image.code, "library": _library(), "memory": memory}
+        files = {"module": image.code, "library": library(), "memory": memory}
         for name, content in files.items():
             (folder / name).write_bytes(content)
         command = [node, str(_STARTUP), *(str(folder / name) for name in files), str(image.numbers)]
@@ -181,7 +181,7 @@ def _in_wasmtime(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fa
     linker.define(store, "env", "memory", own)
     place: Any = own.data_ptr(store)
     ctypes.memmove(place, memory, len(memory))
-    provided = linker.instantiate(store, wasmtime.Module(store.engine, _library())).exports(store)
+    provided = linker.instantiate(store, wasmtime.Module(store.engine, library())).exports(store)
     module = wasmtime.Module(store.engine, image.code)
     for x in module.imports:
         if isinstance(x.type, wasmtime.FuncType) and x.name in PROVIDED:
@@ -202,7 +202,7 @@ def _in_wasmtime(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fa
 
 
 @cache
-def _library() -> bytes:
+def library() -> bytes:
     """Return the module of the functions that LLVM calls where a machine lacks an instruction.
 
     Their stack takes the place of the code that begins a run on a processor.

@@ -34,7 +34,7 @@ from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import numpy_dtype
 
-__all__ = ["nchwc", "onnxruntime"]
+__all__ = ["nchwc", "onnx_model", "onnxruntime"]
 
 _DOMAIN = "com.microsoft.nchwc"
 _OPSET, _IR_VERSION = 17, 9
@@ -46,6 +46,23 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
     """Return a peer that runs the standard's operators, for a chain one model of all stages. UnsupportedError if they
     do not cover `problem`.
     """
+    nodes, constants = _of_problem(problem, arrays)
+    result = np.zeros(problem.dst_shape, numpy_dtype(problem.dst_type))
+    return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
+
+
+def onnx_model(problem: Problem, arrays: Mapping[str, Array]) -> tuple[bytes, str]:
+    """Return the model of `problem` with its weights, whose input is `x`, and the name of its output. UnsupportedError
+    if the standard's operators do not cover the problem.
+    """
+    nodes, constants = _of_problem(problem, arrays)
+    result = np.zeros(problem.dst_shape, numpy_dtype(problem.dst_type))
+    model = _model(nodes, constants, np.ascontiguousarray(arrays["src"]), result)
+    return model.SerializeToString(), nodes[-1].output[0]
+
+
+def _of_problem(problem: Problem, arrays: Mapping[str, Array]) -> tuple[list[Any], dict[str, Array]]:
+    """Return the nodes that compute `problem`, and their constants."""
     nodes: list[Any] = []
     constants: dict[str, Array] = {}
     stages = stages_for_peers(problem, arrays)
@@ -53,8 +70,7 @@ def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> 
         found, values = _nodes(stage, nodes[-1].output[0] if nodes else "x", f"_{n}" if len(stages) > 1 else "")
         nodes += found
         constants |= values
-    result = np.zeros(problem.dst_shape, numpy_dtype(problem.dst_type))
-    return _session(nodes, constants, np.ascontiguousarray(arrays["src"]), result, threads)
+    return nodes, constants
 
 
 def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[str, Array]]:
@@ -154,9 +170,8 @@ def _attributes(conv: Conv) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _session(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array, result: Array, threads: int) -> Peer:
-    """Return a session of `nodes`, from the input `x` to the output of the last node."""
-    import onnxruntime as ort
+def _model(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array, result: Array) -> Any:
+    """Return the model of `nodes`, from the input `x` to the output of the last node."""
     from onnx import helper, numpy_helper
 
     name = nodes[-1].output[0]
@@ -170,6 +185,14 @@ def _session(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array
     graph = helper.make_graph(nodes, "convolution", inputs, outputs, initializers)
     model = helper.make_model(graph, opset_imports=opsets)
     model.ir_version = _IR_VERSION
+    return model
+
+
+def _session(nodes: Sequence[Any], constants: Mapping[str, Array], source: Array, result: Array, threads: int) -> Peer:
+    """Return a session of `nodes`, from the input `x` to the output of the last node."""
+    import onnxruntime as ort
+
+    name, model = nodes[-1].output[0], _model(nodes, constants, source, result)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -230,8 +230,8 @@ def readers(folder: Path) -> Mapping[str, Reader]:
         "export": Reader(_json(of_file(folder, lambda path: read_export(str(path)))), (export,)),
         "export's bytes": Reader(of_file(folder, lambda path: read_export(str(path))), (json.dumps(export).encode(),)),
         "rows of bench": Reader(
-            _json(of_file(folder, lambda path: earlier_rows(str(path), [], [], 3))),
-            (as_json([RESULT], [], [], 3, "", True),),
+            _json(of_file(folder, lambda path: earlier_rows(str(path), {}, 3))),
+            (as_json([RESULT], {}, 3, "", True),),
         ),
     }  # fmt: skip
     return made
@@ -281,10 +281,10 @@ def test_a_damaged_input_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
      {"name": 5}, {"cannot": []}, {"error": {"class": "x"}}, {"more": 1}, {"cpu_share": "x"}],
 )  # fmt: skip
 def test_no_run_adds_to_a_damaged_row(change: dict[str, Any], tmp_path: Path) -> None:
-    content = as_json([RESULT, RESULT | change], [], [], 3, "", True)
+    content = as_json([RESULT, RESULT | change], {}, 3, "", True)
     (tmp_path / "rows.json").write_text(json.dumps(content))
     with pytest.raises(cs.UsageError, match="holds no rows to add to: row 2 is no row of bench"):
-        earlier_rows(str(tmp_path / "rows.json"), [], [], 3)
+        earlier_rows(str(tmp_path / "rows.json"), {}, 3)
 
 
 @pytest.mark.slow

@@ -1,0 +1,133 @@
+// Times kernels of WebAssembly and libraries of npm in turns, in Node and in pages of browsers.
+// A host gives `read`, which returns the contents of a file of a plan, and `library`, which loads a library by name.
+
+const ALIKE = 1e-5; // of the largest result: Winograd's transforms are not exact
+const WARMING = 150; // milliseconds: an engine compiles again, and better, what runs often
+
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, int32: Int32Array, int8: Int8Array, uint8: Uint8Array,
+  int16: Int16Array, uint16: Uint16Array,
+};
+
+/** Returns the elements of bytes of any alignment. */
+function elements(bytes, type) {
+  const whole = new Uint8Array(bytes);
+  return new ARRAYS[type](whole.buffer, 0, whole.length / ARRAYS[type].BYTES_PER_ELEMENT);
+}
+
+/** Returns the place of the first element that is not like the right one, in words; empty if there is none. */
+function difference(result, expected) {
+  if (result.length !== expected.length) return `${result.length} elements, not ${expected.length}`;
+  const isReal = expected instanceof Float32Array || expected instanceof Float64Array;
+  const most = isReal ? ALIKE * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0) : 0;
+  const at = expected.findIndex((x, n) => !(Math.abs(x - result[n]) <= most) && !(x !== x && result[n] !== result[n]));
+  return at < 0 ? "" : `element ${at} is ${result[at]}, not ${expected[at]}`;
+}
+
+/** A kernel on its memory, packed once: its calls as subjects, without copies and with them, and what is wrong. */
+async function kernel(plan, read) {
+  const image = await read(plan.memory);
+  const memory = new WebAssembly.Memory({ initial: Math.ceil(image.length / 65536) });
+  new Uint8Array(memory.buffer).set(image);
+  const provided = await WebAssembly.instantiate(await read(plan.library), { env: { memory } });
+  const env = { ...provided.instance.exports, memory };
+  const { instance } = await WebAssembly.instantiate(await read(plan.module), { env });
+  instance.exports.__stack_pointer.value = plan.stack;
+  const calls = (listed) => listed.map(([name, block, part, parts]) => [instance.exports[name], block, part, parts]);
+  for (const [f, block, part, parts] of calls(plan.packs)) f(block, part, parts);
+  const steps = calls(plan.steps);
+  const call = () => {
+    for (const [f, block, part, parts] of steps) f(block, part, parts);
+  };
+  const view = ({ place, type, elements }) => new ARRAYS[type](memory.buffer, place, elements);
+  const source = view(plan.source);
+  const given = source.slice();
+  const made = plan.results.map(view);
+  const copied = () => {
+    source.set(given);
+    call();
+    return made.map((array) => array.slice());
+  };
+  const expected = await Promise.all(plan.results.map(async ({ file, type }) => elements(await read(file), type)));
+  const found = copied();
+  const wrong = expected.map((array, n) => difference(found[n], array)).find((text) => text) ?? "";
+  return { wrong, subjects: { kernel: { call }, copies: { call: copied } } };
+}
+
+const PEERS = {
+  async "onnxruntime-web"(ort, plan, read, type) {
+    const session = await ort.InferenceSession.create(await read(plan.model), { executionProviders: ["wasm"] });
+    const feeds = { x: new ort.Tensor(plan.type, elements(await read(plan.src), plan.type), plan.shape) };
+    return {
+      call: () => session.run(feeds), waits: true, expected: elements(await read(plan.expected), type),
+      result: async () => (await session.run(feeds))[plan.output].data, end: () => session.release(),
+    };
+  },
+  async tfjs(tf, plan, read, type) {
+    const source = tf.tensor(elements(await read(plan.src), type), plan.shape);
+    const weights = tf.tensor(elements(await read(plan.wei), type), plan.weights);
+    const convolve = plan.depthwise ? tf.depthwiseConv2d : tf.conv2d;
+    const pad = plan.pads ? [[0, 0], ...plan.pads, [0, 0]] : "valid";
+    const call = () => convolve(source, weights, plan.stride, pad, "NHWC", plan.dilations);
+    return {
+      call: () => call().dispose(), result: () => call().dataSync(),
+      expected: elements(await read(plan.expected), type), end: () => tf.dispose([source, weights]),
+    };
+  },
+};
+
+/** The fastest loop of multiply-adds, as a subject whose time is that of so many operations. */
+async function peak({ module, operations }, read) {
+  const { instance } = await WebAssembly.instantiate(await read(module), {});
+  const turns = Math.ceil(2e7 / operations);
+  return { call: () => instance.exports.loop(turns), operations: operations * turns };
+}
+
+async function sample({ call, waits }, count) {
+  const start = performance.now();
+  if (waits) for (let n = 0; n < count; n++) await call();
+  else for (let n = 0; n < count; n++) call();
+  return (performance.now() - start) / count;
+}
+
+/** Returns how many calls take so long; clocks of pages may be coarse. */
+async function countOf(subject, milliseconds) {
+  for (let count = 1; ; count *= 4) {
+    const took = (await sample(subject, count)) * count;
+    if (took >= milliseconds / 4) return Math.max(1, Math.round((count * milliseconds) / took));
+  }
+}
+
+/** Returns the milliseconds of each subject, one for each round, in which all run in turn for so long. */
+export async function alternate(subjects, rounds, milliseconds, warming = WARMING) {
+  const names = Object.keys(subjects);
+  const counts = {};
+  for (const name of names) {
+    const start = performance.now();
+    while (performance.now() - start < warming) await sample(subjects[name], 1);
+    counts[name] = await countOf(subjects[name], milliseconds);
+  }
+  const times = Object.fromEntries(names.map((name) => [name, []]));
+  for (let round = 0; round < rounds; round++)
+    for (const name of round % 2 ? names.toReversed() : names) times[name].push(await sample(subjects[name], counts[name]));
+  return times;
+}
+
+/** Returns the times of a plan, the reasons why libraries are missing, and what differs in the kernel's result. */
+export async function measure(plan, read, library) {
+  const { wrong, subjects } = await kernel(plan, read);
+  const missing = {};
+  for (const [name, own] of Object.entries(plan.peers))
+    try {
+      const made = await PEERS[name](await library(name), own, read, plan.results[0].type);
+      const differs = difference(await made.result(), made.expected);
+      if (differs) throw new Error(`its result differs from the right one: ${differs}`);
+      subjects[name] = made;
+    } catch (error) {
+      missing[name] = String(error.message ?? error);
+    }
+  if (plan.peak) subjects.peak = await peak(plan.peak, read);
+  const times = await alternate(subjects, plan.rounds, plan.milliseconds);
+  for (const { end } of Object.values(subjects)) end?.();
+  return { times, missing, wrong, operations: subjects.peak?.operations ?? 0 };
+}
