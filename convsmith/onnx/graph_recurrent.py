@@ -170,8 +170,8 @@ def _outputs(node: GraphNode, rows: Sequence[tuple[Recurrence, str]], is_batch_f
 def _every_state(node: GraphNode, work: Recurrence, rows: str) -> str:
     """Return the states after the steps, in the order of the inputs; those after the end of a sample are 0."""
     steps, batch, h, t = work.steps, work.batch, work.hidden, work.type
-    starts, way = ((steps, 0, 0), (-1, 1, 1)) if work.is_backwards else ((1, 0, 0), (1, 1, 1))
-    part = Slice(t, work.result.shape, starts, way, (steps, batch, h))
+    starts, way = ((steps, 0, 0, 0), (-1, 1, 1, 1)) if work.is_backwards else ((1, 0, 0, 0), (1, 1, 1, 1))
+    part = Slice(t, work.result.shape, starts, way, (steps, batch, 1, h))
     shape = (steps, 1, batch, h)
     made = node.between(part, {"src": rows}, shape)
     if work.has_lengths:
@@ -188,8 +188,8 @@ def _every_state(node: GraphNode, work: Recurrence, rows: str) -> str:
 def _last(node: GraphNode, work: Recurrence, rows: str, which: int) -> str:
     """Return the state after the last step, or the cell if `which` is 1."""
     h = work.hidden
-    part = Slice(work.type, work.result.shape, (work.steps, 0, which * h), (1, 1, 1), (1, work.batch, h))
-    return node.between(part, {"src": rows})
+    part = Slice(work.type, work.result.shape, (work.steps, 0, which, 0), (1, 1, 1, 1), (1, work.batch, 1, h))
+    return node.between(part, {"src": rows}, (1, work.batch, h))
 
 
 RECURRENT: dict[str, Callable[[GraphNode], None]] = dict.fromkeys(CELLS, _recurrent)

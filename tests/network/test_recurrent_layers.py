@@ -16,7 +16,7 @@ from onnx_networks import NetworkBuilder
 
 import convsmith as cs
 from convsmith.machine.registry import target
-from convsmith.network.operators.recurrence import LstmCell
+from convsmith.network.operators.recurrence import CELLS
 from convsmith.problem.post_ops import Eltwise
 from convsmith.schedule.operator import operator_plan
 
@@ -83,8 +83,9 @@ def test_a_layer_whose_batch_is_first() -> None:
     np.testing.assert_allclose(y.transpose(1, 2, 0, 3), z, rtol=1e-6)
 
 
-def test_a_step_is_vectors_of_a_state() -> None:
-    work = LstmCell("f32", 4, 1, 64, ((Eltwise("logistic"),), (Eltwise("tanh"),), (Eltwise("tanh"),)))
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_step_is_vectors_of_a_state(kind: str) -> None:
+    work = CELLS[kind]("f32", 4, 1, 64, ((Eltwise("logistic"),), (Eltwise("tanh"),), (Eltwise("tanh"),)))
     plan = operator_plan(work, target("avx2"), 1)
     assert plan.given is not None and "vectors=True" in str(plan.config)
     assert "{8}" in str(plan.given.lowered) and "#parallel" not in str(plan.given.lowered)

@@ -32,8 +32,8 @@ __all__ = ["CELLS", "GruCell", "LstmCell", "PlainCell", "Recurrence"]
 class Recurrence(Operator):
     """Base class of recurrent layers with `steps` steps, `batch` samples and `hidden` numbers of a state.
 
-    `src` holds the products of the inputs, `wei` the weights of the state, columns by gate. Row 0 of the result is the
-    first state, row `n + 1` the state after step `n`, with numbers that the next step needs behind it. Steps run
+    `src` holds the products of the inputs, `wei` the weights of the state, both by gate. Row 0 of the result is the
+    first state, row `n + 1` the state after step `n`, with parts that the next step needs behind it. Steps run
     backwards through the source if `is_backwards`. With `has_lengths`, a sample keeps its state after as many steps as
     `lengths` says; `times` are the numbers of steps.
 
@@ -49,7 +49,7 @@ class Recurrence(Operator):
     has_lengths: bool = False
     gates: ClassVar[int]
     width: ClassVar[int]
-    """Numbers of a row of the result, in states."""
+    """Parts of a row of the result, each as long as a state."""
     states: ClassVar[int] = 1
 
     @property
@@ -57,8 +57,8 @@ class Recurrence(Operator):
         """Products, weights, the first state, and lengths with the numbers of steps if there are some."""
         t, n, h = self.type, self.batch, self.hidden
         found = [
-            array("src", t, (self.steps, n, self.gates * h)), array("wei", t, (h, self.gates * h)),
-            array("first", t, (n, self.states * h)), *self._further,
+            array("src", t, (self.steps, n, self.gates, h)), array("wei", t, (h, self.gates, h)),
+            array("first", t, (n, self.states, h)), *self._further,
         ]  # fmt: skip
         if self.has_lengths:
             found += [array("lengths", "s32", (n,)), array("times", "s32", (self.steps,))]
@@ -72,7 +72,7 @@ class Recurrence(Operator):
     @property
     def result(self) -> Tensor:
         """A row for the first state, and one for each step."""
-        return result_array(self.type, (self.steps + 1, self.batch, self.width * self.hidden))
+        return result_array(self.type, (self.steps + 1, self.batch, self.width, self.hidden))
 
     @property
     def in_order(self) -> bool:
@@ -81,13 +81,14 @@ class Recurrence(Operator):
 
     def nests(self) -> OperatorNests:
         """Return nests that fill the first row, and a loop over the steps around the nests of a cell."""
-        n, j, m, i = (Var(f"d{x}") for x in range(4))
-        own = self.states * self.hidden
-        dims = ((n.name, self.batch), (j.name, own))
-        first = [OperatorNest(dims, (0, n, j), lambda load, _: load("first", [n, j]))]
+        n, p, j = at = [Var(f"d{x}") for x in range(3)]
+        dims = tuple((str(x), size) for x, size in zip(at, (self.batch, self.states, self.hidden)))
+        first = [OperatorNest(dims, (0, *at), lambda load, _: load("first", at))]
         if self.states < self.width:
-            dims = ((m.name, self.batch), (i.name, self.width * self.hidden - own))
-            first.append(OperatorNest(dims, (0, m, i + own), lambda *_: const(dtype(self.type), 0)))
+            n, p, j = rest = [Var(f"e{x}") for x in range(3)]
+            sizes = (self.batch, self.width - self.states, self.hidden)
+            dims = tuple((str(x), size) for x, size in zip(rest, sizes))
+            first.append(OperatorNest(dims, (0, n, p + self.states, j), lambda *_: const(dtype(self.type), 0)))
         return nests_in_steps(self, first, self._cell(), "step", self.steps)
 
     def _cell(self) -> Sequence[OperatorNest]:
@@ -100,35 +101,36 @@ class Recurrence(Operator):
         return step * -1 + (self.steps - 1) if self.is_backwards else step + 0
 
     def _nest(
-        self, number: int, first: int, columns: int, value: Any, terms: bool = False, term: Any = None,
+        self, number: int, first: int, parts: int, value: Any, term: Any = None,
     ) -> OperatorNest:  # fmt: skip
-        """Return a nest that stores so many `columns` of the result from column `first` on, given functions of the
-        loader, sample and column.
+        """Return a nest that stores so many `parts` of a row from part `first` on, given functions of the loader,
+        sample, part and place.
         """
-        n, j, k = Var(f"n{number}"), Var(f"j{number}"), Var(f"k{number}")
+        n, p, j, k = (Var(f"{x}{number}") for x in "npjk")
+        part: IndexLike = p if parts > 1 else 0
+        dims = ((n.name, self.batch), *(((p.name, parts),) if parts > 1 else ()), (j.name, self.hidden))
         return OperatorNest(
-            ((n.name, self.batch), (j.name, columns)), (Var("step") + 1, n, j + first),
-            lambda load, total: value(load, total, n, j),
-            ((k.name, self.hidden),) if terms else (), (lambda load: term(load, n, j, k)) if terms else None,
+            dims, (Var("step") + 1, n, part + first, j), lambda load, total: value(load, total, n, part, j),
+            ((k.name, self.hidden),) if term else (), (lambda load: term(load, n, part, j, k)) if term else None,
         )  # fmt: skip
 
-    def _old(self, load: Loader, n: Index, column: IndexLike) -> Value:
+    def _old(self, load: Loader, n: Index, part: IndexLike, j: Index) -> Value:
         """Return a number of the row before this step."""
-        return load("dst", [Var("step"), n, column])
+        return load("dst", [Var("step"), n, part, j])
 
-    def _new(self, load: Loader, n: Index, column: IndexLike) -> Value:
+    def _new(self, load: Loader, n: Index, part: IndexLike, j: Index) -> Value:
         """Return a number of the row of this step."""
-        return load("dst", [Var("step") + 1, n, column])
+        return load("dst", [Var("step") + 1, n, part, j])
 
-    def _product(self, load: Loader, n: Index, column: IndexLike, k: Index) -> Value:
+    def _product(self, load: Loader, n: Index, gate: IndexLike, j: Index, k: Index) -> Value:
         """Return one term of the product of state and weights."""
-        return mul(self._old(load, n, k), load("wei", [k, column]))
+        return mul(self._old(load, n, 0, k), load("wei", [k, gate, j]))
 
-    def _kept(self, load: Loader, n: Index, column: IndexLike, made: Value) -> Value:
+    def _kept(self, load: Loader, n: Index, part: IndexLike, j: Index, made: Value) -> Value:
         """Return a new number of a state, or the old one where the sample has ended."""
         if not self.has_lengths:
             return made
-        old = self._old(load, n, column)
+        old = self._old(load, n, part, j)
         return Where("lt", load("times", [self._time()]), load("lengths", [n]), made, old)
 
     def _act(self, which: int, x: Value) -> Value:
@@ -138,17 +140,18 @@ class Recurrence(Operator):
     def reference(self, *arrays: Any) -> Any:
         """Return the rows, step by step, in numpy."""
         given = dict(zip((t.name for t in self.inputs), arrays, strict=True))
-        h, wide = self.hidden, np.float64
-        rows = np.zeros(self.result.shape, wide)
-        rows[0, :, : self.states * h] = given["first"]
+        wide, count = np.float64, self.states * self.hidden
+        given["wei"] = given["wei"].reshape(self.hidden, -1)
+        source = given["src"].reshape(self.steps, self.batch, -1).astype(wide)
+        rows = np.zeros((self.steps + 1, self.batch, self.width * self.hidden), wide)
+        rows[0, :, :count] = given["first"].reshape(self.batch, -1)
         for step in range(self.steps):
             time = self.steps - 1 - step if self.is_backwards else step
-            rows[step + 1] = made = self._row(given, given["src"][time].astype(wide), rows[step])
+            rows[step + 1] = made = self._row(given, source[time], rows[step])
             if self.has_lengths:
                 over = given["times"][time] >= given["lengths"]
-                own = slice(self.states * h)
-                rows[step + 1, :, own] = np.where(over[:, None], rows[step, :, own], made[:, own])
-        return rows.astype(arrays[0].dtype)
+                rows[step + 1, :, :count] = np.where(over[:, None], rows[step, :, :count], made[:, :count])
+        return rows.astype(arrays[0].dtype).reshape(self.result.shape)
 
     def _row(self, given: dict[str, Any], x: Any, old: Any) -> Any:
         """Return the row after a step."""
@@ -167,11 +170,11 @@ class PlainCell(Recurrence):
     gates, width = 1, 1
 
     def _cell(self) -> Sequence[OperatorNest]:
-        def value(load: Loader, total: Value, n: Index, j: Index) -> Value:
-            made = self._act(0, add(load("src", [self._time(), n, j]), total))
-            return self._kept(load, n, j, made)
+        def value(load: Loader, total: Value, n: Index, p: IndexLike, j: Index) -> Value:
+            made = self._act(0, add(load("src", [self._time(), n, p, j]), total))
+            return self._kept(load, n, p, j, made)
 
-        return [self._nest(1, 0, self.hidden, value, True, self._product)]
+        return [self._nest(1, 0, 1, value, self._product)]
 
     def _row(self, given: dict[str, Any], x: Any, old: Any) -> Any:
         return self._apply(0, x + old @ given["wei"].astype(x.dtype))
@@ -192,28 +195,27 @@ class GruCell(Recurrence):
         return (array("bias", self.type, (self.hidden,)),) if self.resets_after else ()
 
     def _cell(self) -> Sequence[OperatorNest]:
-        h, one = self.hidden, const(dtype(self.type), 1)
+        one = const(dtype(self.type), 1)
 
-        def gates(load: Loader, total: Value, n: Index, j: Index) -> Value:
-            return self._act(0, add(load("src", [self._time(), n, j]), total))
+        def gates(load: Loader, total: Value, n: Index, p: IndexLike, j: Index) -> Value:
+            return self._act(0, add(load("src", [self._time(), n, p, j]), total))
 
-        def values(load: Loader, total: Value, n: Index, j: Index) -> Value:
+        def values(load: Loader, total: Value, n: Index, _: IndexLike, j: Index) -> Value:
             if self.resets_after:
-                total = mul(self._new(load, n, j + 2 * h), add(total, load("bias", [j])))
-            return self._act(1, add(load("src", [self._time(), n, j + 2 * h]), total))
+                total = mul(self._new(load, n, 2, j), add(total, load("bias", [j])))
+            return self._act(1, add(load("src", [self._time(), n, 2, j]), total))
 
-        def term(load: Loader, n: Index, j: Index, k: Index) -> Value:
-            whole = self._product(load, n, j + 2 * h, k)
-            return whole if self.resets_after else mul(self._new(load, n, k + 2 * h), whole)
+        def term(load: Loader, n: Index, _: IndexLike, j: Index, k: Index) -> Value:
+            whole = self._product(load, n, 2, j, k)
+            return whole if self.resets_after else mul(self._new(load, n, 2, k), whole)
 
-        def state(load: Loader, _: Value, n: Index, j: Index) -> Value:
-            update = self._new(load, n, j + h)
-            old, new = self._old(load, n, j), self._new(load, n, j + 3 * h)
-            return self._kept(load, n, j, add(mul(sub(one, update), new), mul(update, old)))
+        def state(load: Loader, _: Value, n: Index, p: IndexLike, j: Index) -> Value:
+            update = self._new(load, n, 1, j)
+            old, new = self._old(load, n, 0, j), self._new(load, n, 3, j)
+            return self._kept(load, n, p, j, add(mul(sub(one, update), new), mul(update, old)))
 
         return [
-            self._nest(1, h, 2 * h, gates, True, self._product), self._nest(2, 3 * h, h, values, True, term),
-            self._nest(3, 0, h, state),
+            self._nest(1, 1, 2, gates, self._product), self._nest(2, 3, 1, values, term), self._nest(3, 0, 1, state),
         ]  # fmt: skip
 
     def _row(self, given: dict[str, Any], x: Any, old: Any) -> Any:
@@ -243,31 +245,26 @@ class LstmCell(Recurrence):
 
     def _gate(self, load: Loader, n: Index, j: Index, which: int, cell: Value) -> Value:
         """Return a gate: input, output or forgetting."""
-        total = self._new(load, n, j + (2 + which) * self.hidden)
+        total = self._new(load, n, 2 + which, j)
         if self.peeks:
             total = add(total, mul(cell, load("peepholes", [j + which * self.hidden])))
         return self._act(0, total)
 
     def _cell(self) -> Sequence[OperatorNest]:
-        h = self.hidden
+        def sums(load: Loader, total: Value, n: Index, p: IndexLike, j: Index) -> Value:
+            return add(load("src", [self._time(), n, p, j]), total)
 
-        def sums(load: Loader, total: Value, n: Index, j: Index) -> Value:
-            return add(load("src", [self._time(), n, j]), total)
-
-        def cell(load: Loader, _: Value, n: Index, j: Index) -> Value:
-            old = self._old(load, n, j + h)
-            new = self._act(1, self._new(load, n, j + 5 * h))
+        def cell(load: Loader, _: Value, n: Index, __: IndexLike, j: Index) -> Value:
+            old = self._old(load, n, 1, j)
+            new = self._act(1, self._new(load, n, 5, j))
             kept = mul(self._gate(load, n, j, 2, old), old)
-            return self._kept(load, n, j + h, add(kept, mul(self._gate(load, n, j, 0, old), new)))
+            return self._kept(load, n, 1, j, add(kept, mul(self._gate(load, n, j, 0, old), new)))
 
-        def state(load: Loader, _: Value, n: Index, j: Index) -> Value:
-            own = self._new(load, n, j + h)
-            return self._kept(load, n, j, mul(self._gate(load, n, j, 1, own), self._act(2, own)))
+        def state(load: Loader, _: Value, n: Index, __: IndexLike, j: Index) -> Value:
+            own = self._new(load, n, 1, j)
+            return self._kept(load, n, 0, j, mul(self._gate(load, n, j, 1, own), self._act(2, own)))
 
-        return [
-            self._nest(1, 2 * h, 4 * h, sums, True, self._product), self._nest(2, h, h, cell),
-            self._nest(3, 0, h, state),
-        ]  # fmt: skip
+        return [self._nest(1, 2, 4, sums, self._product), self._nest(2, 1, 1, cell), self._nest(3, 0, 1, state)]
 
     def _row(self, given: dict[str, Any], x: Any, old: Any) -> Any:
         h, cell = self.hidden, old[:, self.hidden : 2 * self.hidden]
