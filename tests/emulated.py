@@ -18,7 +18,7 @@ from convsmith.emulate.base import Emulator
 from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.emulators import EMULATORS
 from convsmith.emulate.processor import ProcessorEmulator
-from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64
+from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64, THUMB
 from convsmith.emulate.wasm import WEB_ASSEMBLY
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
@@ -39,9 +39,9 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 
 
 _BY_MACHINE: dict[bytes, ProcessorEmulator] = {
-    b"\x3e\0": BOCHS, b"\xb7\0": AARCH64, b"\xa4\0": HEXAGON, b"\xf3\0": RISCV64,
+    b"\x3e\0": BOCHS, b"\xb7\0": AARCH64, b"\xa4\0": HEXAGON, b"\xf3\0": RISCV64, b"\x28\0": THUMB,
 }  # fmt: skip
-"""By the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V."""
+"""By the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V, Arm."""
 _MACHINE = slice(18, 20)
 """Its place in the header."""
 

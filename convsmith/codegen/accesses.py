@@ -36,6 +36,8 @@ def row_width(t: DType, lanes: Lanes) -> int:
     return width if rows & (rows - 1) == 0 and width * t.bits >= LEAST_ROW else 0
 
 
+WORD = 32
+"""Bits of a word."""
 LINE = 64
 """Bytes of a cache line."""
 NEAREST, SECOND_LEVEL = 3, 2
@@ -60,8 +62,11 @@ class AccessEmitter(SumEmitter):
         self.written, self.head = written, head
         self.has_masked_stores = False
         self.masked_bytes = 1
+        self.loads_words = False
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
+        self.in_scalars: set[Buffer] = set()
+        """Buffers that are kept as vectors, each lane of which lies in a scalar register between two blocks of code."""
         self.slots: dict[Slot, str] = {}
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.past_caches: frozenset[Buffer] = frozenset()
@@ -131,6 +136,29 @@ class AccessEmitter(SumEmitter):
         zero = "zeroinitializer" if self.vector_of.get(slot[0]) else literal(slot[0].dtype, 0)
         return self.slots.get(slot, zero)
 
+    def parts_of(self, slot: Slot) -> list[str]:
+        """Return what an accumulator is between two blocks of code: a value, or each lane of a vector in scalars."""
+        held = self.held(slot)
+        if slot[0] not in self.in_scalars:
+            return [held]
+        if held == "zeroinitializer":
+            return [literal(slot[0].dtype, 0)] * self.vector_of[slot[0]]
+        of = f"{self.slot_type(slot)} {held}"
+        return [self.put(f"extractelement {of}, i64 {n}") for n in range(self.vector_of[slot[0]])]
+
+    def part_type(self, slot: Slot) -> str:
+        """Return LLVM's type of each of the parts of an accumulator."""
+        return slot[0].dtype.llvm if slot[0] in self.in_scalars else self.slot_type(slot)
+
+    def joined(self, slot: Slot, parts: list[str]) -> str:
+        """Return an accumulator of its parts."""
+        if slot[0] not in self.in_scalars:
+            return parts[0]
+        whole, type_ = "poison", self.slot_type(slot)
+        for n, x in enumerate(parts):
+            whole = self.put(f"insertelement {type_} {whole}, {slot[0].dtype.llvm} {x}, i64 {n}")
+        return whole
+
     def read_slot(self, v: Load) -> str:
         slot, lane = self.slot(v.buffer, v.index)
         held = self.held(slot)
@@ -194,6 +222,10 @@ class AccessEmitter(SumEmitter):
                 ahead = self.streamed.get(v.buffer.name, 0)
                 if ahead and (n * t.bytes >= LINE or v.index[0].const * t.bytes % LINE == 0):
                     self.prefetch(self.pointer(v.buffer), where, ahead)
+                if self.loads_words and t.bits < WORD and n * t.bits > WORD and n * t.bits % WORD == 0:
+                    words = f"<{n * t.bits // WORD} x i{WORD}>"
+                    held = self.put(f"load {words}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
+                    return self.put(f"bitcast {words} {held} to {ty}")
                 return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
             if self.head is not None and lanes.first:
                 return self._load_lanes(v, lanes)

@@ -38,11 +38,12 @@ def _initialised() -> None:
     llvm.initialize_all_asmprinters()
 
 
-_STATIC = "Wasm"
-"""LLVM's name of the format of objects whose code has fixed addresses; other code runs at any address.
-
-A module of WebAssembly has a memory of its own, in which a linker chooses the addresses.
+_MODULE = "Wasm"
+"""LLVM's name of the format of modules of WebAssembly, which have a memory of their own, in which a linker chooses the
+addresses: such code has fixed addresses, as that of a machine without a system has. Other code runs at any address.
 """
+_BARE = re.compile(r"-none-|-unknown-elf$")
+"""The part of a triple that says that there is no system."""
 _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
 """Optimisation levels of LLVM's code generators by architecture; the default is level 2.
 
@@ -69,7 +70,7 @@ def _level(triple: str) -> int:
 
 def makes_modules(triple: str) -> bool:
     """Return whether object code for a target becomes a module of WebAssembly."""
-    return bool(llvm.get_object_format(triple) == _STATIC)
+    return bool(llvm.get_object_format(triple) == _MODULE)
 
 
 def machine(triple: str, cpu: str, features: str) -> Any:
@@ -81,7 +82,7 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
     """Return a new code generator with optimisation level ``opt``; 0 disables optimisation."""
     found = llvm.Target.from_triple(triple)
-    reloc = "static" if makes_modules(triple) else "pic"
+    reloc = "static" if makes_modules(triple) or _BARE.search(triple) else "pic"
     return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="small")
 
 

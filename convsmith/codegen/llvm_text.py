@@ -22,7 +22,7 @@ from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect
 from convsmith.ir.index import Var
-from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
+from convsmith.ir.instruction import SCALARS, ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
@@ -72,6 +72,7 @@ class Facts:
     have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
     not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
     predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
+    With ``loads_words``, vectors of bytes are loaded as words.
     """
 
     triple: str
@@ -96,6 +97,7 @@ class Facts:
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False
+    loads_words: bool = False
 
     @property
     def word(self) -> str:
@@ -116,6 +118,7 @@ class FunctionEmitter(ValueEmitter):
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
         self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
+        self.loads_words = facts.loads_words
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
@@ -129,11 +132,13 @@ class FunctionEmitter(ValueEmitter):
         return super().alignment(v) if self.facts.places is None else self.facts.places.bytes_of(v)
 
     def prepare(self, body: Stmt) -> None:
-        """Determine which register buffers are kept as vectors."""
+        """Determine which register buffers are kept as vectors, and which of these in scalar registers."""
         for s in statements_of(body):
-            if isinstance(s, Invoke) and self.rows[s.instruction].result.file == VECTORS:
+            if isinstance(s, Invoke) and self.rows[s.instruction].result.file in (VECTORS, SCALARS):
                 registers = self.rows[s.instruction].result.layout.registers
                 self.vector_of[s.dst.buffer] = lanes_of(s.dst) // registers
+                if self.rows[s.instruction].result.file == SCALARS:
+                    self.in_scalars.add(s.dst.buffer)
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
                 self.vector_of[s.buffer] = s.lanes.count
 
@@ -358,7 +363,7 @@ class FunctionEmitter(ValueEmitter):
 
     def _If(self, s: If) -> None:
         slots = self.written_slots(s.body)
-        before = {k: self.held(k) for k in slots}
+        before = {k: self.parts_of(k) for k in slots}
         then, end = self.label("then"), self.label("end")
         self.lines.append(f"  br i1 {self.cond(s.cond)}, label %{then}, label %{end}")
         origin = self.current
@@ -366,12 +371,17 @@ class FunctionEmitter(ValueEmitter):
         self.known.push()
         self.stmt(s.body)
         self.known.pop()
-        last = self.current
+        last, after = self.current, {k: self.parts_of(k) for k in slots}
         self.lines.append(f"  br label %{end}")
         self.start(end)
-        for k in slots:
-            arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
-            self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+        self._meet(before, origin, after, last)
+
+    def _meet(self, a: Mapping[Slot, list[str]], origin: str, b: Mapping[Slot, list[str]], last: str) -> None:
+        """Begin a block with the accumulators ``a`` of the block ``origin``, or ``b`` of the block ``last``."""
+        met = {k: [self.put(f"phi {self.part_type(k)} [ {x}, %{origin} ], [ {y}, %{last} ]")
+                   for x, y in zip(parts, b[k])] for k, parts in a.items()}  # fmt: skip
+        for k, parts in met.items():
+            self.slots[k] = self.joined(k, parts)
 
     def _For(self, s: For) -> None:
         lo, hi = self.index(s.lo), self.index(s.hi)
@@ -383,9 +393,11 @@ class FunctionEmitter(ValueEmitter):
         starts = [self.address(c.buffer, c.init) for c in s.carried]
         step = self.units() if s.kind == "scalable" else "1"
         slots = self.written_slots(s.body)
-        before = {k: self.held(k) for k in slots}
+        before = {k: self.parts_of(k) for k in slots}
         body, end = self.label(s.var.name), self.label("end")
         sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        # Sums leave few scalar registers: a loop that counts down needs one, and one that counts up often two.
+        trips = self._trips(s, lo, hi) if any(k[0] in self.in_scalars for k in slots) else ""
         stores = self._written_back(s) if self.facts.dialect is None else ()
         if stores:
             self.compute_ahead(stores, bound_in(s))
@@ -397,14 +409,16 @@ class FunctionEmitter(ValueEmitter):
         origin = self.current
         self.start(body)
         mark = len(self.lines)
+        left = self.fresh("left") if trips else ""
         var = self.fresh(s.var.name)
         self.vars[s.var] = var
         moving = []
         for c in s.carried:
             self.pointers[c.var] = self.fresh("p")
             moving.append(self.pointers[c.var])
-        phis = {k: self.fresh("acc") for k in slots}
-        self.slots.update(phis)
+        phis = {k: [self.fresh("acc") for _ in before[k]] for k in slots}
+        for k, parts in phis.items():
+            self.slots[k] = self.joined(k, parts)
         self.known.push()
         if s.kind == "scalable":
             self._scalable(s, var, hi)
@@ -415,24 +429,34 @@ class FunctionEmitter(ValueEmitter):
         self.known.pop()
         steps = [self.advance(c, p) for c, p in zip(s.carried, moving)]
         after = self.put(f"add nsw {self.it} {var}, {step}")
-        again = self.put(f"icmp slt {self.it} {after}, {hi}")
-        last = self.current
+        fewer = self.put(f"sub {self.it} {left}, 1") if left else ""
+        again = self.put(f"icmp ne {self.it} {fewer}, 0" if left else f"icmp slt {self.it} {after}, {hi}")
+        last, parts_after = self.current, {k: self.parts_of(k) for k in slots}
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
         head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
+        if left:
+            head.append(f"  {left} = phi {self.it} [ {trips}, %{origin} ], [ {fewer}, %{last} ]")
         head += [
             f"  {p} = phi {self.pointer(c.buffer)} [ {a}, %{origin} ], [ {b}, %{last} ]"
             for c, p, a, b in zip(s.carried, moving, starts, steps)
         ]
         head += [
-            f"  {phi} = phi {self.slot_type(k)} [ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
-            for k, phi in phis.items()
-        ]
+            f"  {phi} = phi {self.part_type(k)} [ {x}, %{origin} ], [ {y}, %{last} ]"
+            for k, parts in phis.items() for phi, x, y in zip(parts, before[k], parts_after[k])
+        ]  # fmt: skip
         self.lines[mark:mark] = head
         self.start(end)
         if not sure:
-            for k in slots:
-                arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
-                self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+            self._meet(before, origin, parts_after, last)
+            return
+        for k in slots:
+            if k[0] in self.in_scalars:
+                self.slots[k] = self.joined(k, parts_after[k])
+
+    def _trips(self, s: For, lo: str, hi: str) -> str:
+        """Return the number of iterations of a loop from ``lo`` to ``hi``."""
+        count = s.hi - s.lo
+        return str(count.const) if count.is_const else self.put(f"sub {self.it} {hi}, {lo}")
 
     def _written_back(self, s: For) -> Sequence[Store]:
         """Return the stores of results in a loop whose first iteration certainly runs; () if it has other statements

@@ -1,4 +1,4 @@
-"""`Qemu`: AArch64, Hexagon and RISC-V as processes of Linux under qemu's user mode.
+"""`Qemu`: AArch64, Arm, Hexagon and RISC-V as processes of Linux under qemu's user mode.
 
 An image becomes a static executable, whose start-up code is LLVM text of this folder: no linker and no compiler for the
 architecture is needed.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.library_functions import library_text
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.emulate.executable import FileHeader, executable
@@ -26,6 +27,7 @@ from convsmith.emulate.image import PAGE, START, Image, numbers_at
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
+from convsmith.machine.arm32.levels import EXTENDED
 from convsmith.machine.base import Machine
 from convsmith.machine.hexagon.levels import TRIPLE as HEXAGON_TRIPLE
 from convsmith.machine.riscv.levels import LEVELS as RISCV_LEVELS
@@ -33,7 +35,7 @@ from convsmith.machine.riscv.levels import TRIPLE as RISCV_TRIPLE
 from convsmith.runtime.object_code import ObjectCode
 
 __all__ = [
-    "AARCH64", "HEXAGON", "PROCESSORS", "RISCV64", "UNITS", "VECTOR_BITS", "Qemu", "rvv_processor", "sve_processor",
+    "AARCH64", "HEXAGON", "PROCESSORS", "RISCV32", "RISCV64", "THUMB", "UNITS", "VECTOR_BITS", "Qemu", "rvv_processor", "sve_processor",
 ]  # fmt: skip
 
 UNITS = (1, 2, 3, 4, 16)
@@ -103,9 +105,27 @@ class _Platform:
     startup: str
     target: tuple[str, str, str]
     library: tuple[str, ...]
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """What stands in the text of the start-up code, by its name there."""
+    provided: tuple[str, ...] = ()
+    """Functions that LLVM calls and that exported code has too, which the start-up code lacks."""
     page: int = PAGE
     since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The first versions of qemu that have features."""
+
+
+_CORTEX: dict[str, frozenset[str]] = {"cortex-m4": frozenset({"dsp"}), "cortex-m55": frozenset({"dsp", "mve.fp"})}
+"""qemu's models of Arm's processors for microcontrollers."""
+_SUPERVISOR = "[5 x i16] [i16 u0xB480, i16 u0x461F, i16 u0xDF00, i16 u0xBC80, i16 u0x4770]"
+"""``push {r7}; mov r7, r3; svc #0; pop {r7}; bx lr``."""
+_PROVIDED = ("memcpy", "memset", "rintf", "floorf")
+
+
+def _of_words(program: str, processors: Mapping[str, frozenset[str]], header: FileHeader, target: tuple[str, str, str],
+              stub: str, calls: tuple[int, int]) -> _Platform:  # fmt: skip
+    """Return a platform of 32 bits, whose system writes and ends a process by the numbers of `calls`."""
+    numbers = {"TRIPLE": target[0], "SYSTEM": stub, "WRITE": str(calls[0]), "EXIT": str(calls[1])}
+    return _Platform(program, processors, header, "startup_words.ll", target, _PROVIDED, numbers, _PROVIDED)
 
 
 _PLATFORMS = {
@@ -125,13 +145,16 @@ _PLATFORMS = {
         (RISCV_TRIPLE, "generic-rv64", RISCV_LEVELS[-1].features), ("memcpy", "memset"),
         since={"zvfh": (8, 0), "zvfbfwma": (8, 1)},
     ),
+    "thumb": _of_words(
+        "qemu-arm", _CORTEX, FileHeader(32, 40, 0x05000400), (EXTENDED, "cortex-m4", ""), _SUPERVISOR, (4, 248)
+    ),
 }  # fmt: skip
-"""Architectures by the first word of their triples."""
+"""Architectures by the beginning of their triples."""
 
 
 @record(frozen=True)
 class Qemu(ProcessorEmulator):
-    """qemu's emulator of the processors of the architecture `of`."""
+    """qemu's emulator of the processors of the architecture `of`, the beginning of the triples of code that runs."""
 
     of: str = "aarch64"
 
@@ -189,6 +212,9 @@ class Qemu(ProcessorEmulator):
             )  # fmt: skip
         return done.stdout
 
+    def runs(self, machine: Machine) -> bool:
+        return machine.triple.startswith(self.of)
+
     def check(self, machine: Machine) -> None:
         super().check(machine)
         version, since = _version(self.program()), self._platform.since
@@ -221,6 +247,7 @@ class Qemu(ProcessorEmulator):
 AARCH64 = Qemu(of="aarch64")
 HEXAGON = Qemu(of="hexagon")
 RISCV64 = Qemu(of="riscv64")
+THUMB = Qemu(of="thumb")
 
 
 _WHOLE_TILES = (10, 0)
@@ -240,5 +267,9 @@ def _startup(architecture: str) -> ObjectCode:
     """Return the code that begins the run of a process."""
     platform = _PLATFORMS[architecture]
     text = Path(__file__).with_name(platform.startup).read_text(encoding="utf-8")
-    text = text.replace("{NUMBERS}", str(numbers_at(platform.page)))
-    return ObjectCode(llvm_bind.object_code(text, *platform.target))
+    for name, value in {**platform.numbers, "NUMBERS": str(numbers_at(platform.page))}.items():
+        text = text.replace(f"{{{name}}}", value)
+    triple, cpu, features = platform.target
+    texts = (text, *(library_text(name, triple, "i32") for name in platform.provided))
+    public = ("begin", *platform.library)
+    return ObjectCode(llvm_bind.joined_code(texts, public, triple, cpu, features))

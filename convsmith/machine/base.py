@@ -55,7 +55,8 @@ class Machine:
     ``name`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
     code, ``attributes`` go on every function, ``part_attributes`` also on each function that runs a part of an entry,
     and ``called_attributes`` on the functions that it calls. ``vectors`` are the vector registers, ``fragments`` the
-    registers of instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level
+    registers of instructions on fragments, ``scalars`` the registers that hold the sums of instructions which leave
+    them in scalar registers. ``memories`` are the caches of a core, nearest first. The facts of a level
     are *reference facts*: the facts of the smaller machines that have the level. ``half`` names the f16 instructions:
     no instructions, conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in
     order. ``permissions`` are requested from the system before a process runs code of the level. An address and a word
@@ -69,7 +70,8 @@ class Machine:
     ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access adds a
     constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
     vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
-    factor that all lanes share from a scalar register.
+    factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several bytes but
+    words, in which it loads vectors of bytes from any address.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -97,6 +99,7 @@ class Machine:
     messages: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
+    scalars: RegisterFile | None = None
     permissions: tuple[str, ...] = ()
     address_bits: int = 64
     head_load: HeadLoad | None = None
@@ -109,6 +112,7 @@ class Machine:
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False
+    loads_words: bool = False
     alternative: Machine | None = None
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
@@ -164,8 +168,8 @@ class Machine:
 
     @property
     def register_files(self) -> tuple[RegisterFile, ...]:
-        """The vector registers and, if there are any, the fragment registers."""
-        return (self.vectors, *((self.fragments,) if self.fragments is not None else ()))
+        """The vector registers and, if there are any, the fragment registers, and scalar registers that hold sums."""
+        return (self.vectors, *(file for file in (self.fragments, self.scalars) if file is not None))
 
     @property
     def levels(self) -> tuple[TileLevel, ...]:

@@ -20,7 +20,8 @@ from convsmith.machine.host import cpu_features
 from convsmith.machine.micro_architectures import named, preferred
 
 _FAMILIES = {
-    "x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon", "riscv64": "riscv", "wasm32": "wasm",
+    "x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon", "riscv64": "riscv", "riscv32": "riscv",
+    "thumbv8.1m.main": "arm32", "thumbv7em": "arm32", "wasm32": "wasm",
 }  # fmt: skip
 """Folders with the levels of CPUs by the first word of their triple."""
 _DEVICES = ("nvidia", "intel_gpu", "webgpu")
@@ -72,7 +73,7 @@ def _host_targets(micro_architecture: str) -> tuple[Machine, ...]:
 
 @cache
 def _known_targets(micro_architecture: str) -> tuple[Machine, ...]:
-    return (*(t for folder in _FAMILIES.values() for t in _tuned(folder, micro_architecture)), level())
+    return (*(t for folder in dict.fromkeys(_FAMILIES.values()) for t in _tuned(folder, micro_architecture)), level())
 
 
 def device_targets() -> tuple[Machine, ...]:

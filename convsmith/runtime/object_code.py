@@ -1,4 +1,4 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64, Hexagon or RISC-V) as bytes that run at any address."""
+"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V) as bytes that run at any address."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class _Forms(NamedTuple):
     section: struct.Struct
     symbol: struct.Struct
     relocation: struct.Struct
+    place: struct.Struct
+    """A relocation without an addend, which the place holds."""
     fields: itemgetter[tuple[int, ...]]
     """Returns name, section, value and information from the record of a symbol."""
     kind_bits: int
@@ -28,17 +30,19 @@ class _Forms(NamedTuple):
 
 _FORMS = {
     1: _Forms(struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<10I"), struct.Struct("<IIIBBH"),
-              struct.Struct("<IIi"), itemgetter(0, 5, 1, 3), 8),
+              struct.Struct("<IIi"), struct.Struct("<II"), itemgetter(0, 5, 1, 3), 8),
     2: _Forms(struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"),
-              struct.Struct("<QQq"), itemgetter(0, 3, 4, 1), 32),
+              struct.Struct("<QQq"), struct.Struct("<QQ"), itemgetter(0, 3, 4, 1), 32),
 }  # fmt: skip
 """Record formats by the byte of the header that names the class."""
 _ELF, _CLASS, _MACHINE = b"\x7fELF", 4, 18
 """The first bytes of the header, and the offsets of the bytes for the class and for the machine."""
 
-_RELOCATABLE, _X86, _RISCV = 1, 62, 243
-_SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
-"""Kinds of sections: the symbol table, relocations with addends, and zeros that take no space in the file."""
+_RELOCATABLE, _X86, _ARM, _RISCV = 1, 62, 40, 243
+_SYMBOLS, _ADDENDS, _NO_BITS, _PLACES = 2, 4, 8, 9
+"""Kinds of sections: the symbol table, relocations with addends, zeros that take no space in the file, and relocations
+whose addends are in their places.
+"""
 _LOADED = 2
 """Flag of sections that are loaded into memory."""
 _GLOBAL = 1
@@ -54,6 +58,10 @@ def _word(target: int, place: int, old: int) -> int:
 
 def _distance(target: int, place: int, old: int) -> int:
     return target - place
+
+
+def _wrapped(target: int, place: int, old: int) -> int:
+    return target - place & 0xFFFFFFFF
 
 
 def _branch(target: int, place: int, old: int) -> int:
@@ -112,6 +120,46 @@ def _call(target: int, place: int, old: int) -> int:
     return _upper(target, place, old & 0xFFFFFFFF) | _lower(target, place, old >> 32) << 32
 
 
+def _sign(value: int, bits: int) -> int:
+    """Return the number whose lowest ``bits`` are two's complement."""
+    return (value & (1 << bits) - 1) - ((value & 1 << bits - 1) << 1)
+
+
+def _thumb_branch(target: int, place: int, old: int) -> int:
+    """Return the two halfwords of a branch of Thumb code, the first of which is the lower half of the word."""
+    distance = target - place
+    sign, high, low = distance >> 24 & 1, distance >> 12 & 0x3FF, distance >> 1 & 0x7FF
+    j1, j2 = (1 ^ distance >> bit & 1 ^ sign for bit in (23, 22))
+    return old & 0xD000F800 | sign << 10 | high | j1 << 29 | j2 << 27 | low << 16
+
+
+def _branch_addend(old: int) -> int:
+    """Return the distance that a branch of Thumb code holds."""
+    sign = old >> 10 & 1
+    i1, i2 = (1 ^ old >> bit & 1 ^ sign for bit in (29, 27))
+    return _sign(sign << 24 | i1 << 23 | i2 << 22 | (old & 0x3FF) << 12 | (old >> 16 & 0x7FF) << 1, 25)
+
+
+def _half(target: int, place: int, old: int) -> int:
+    """Return the move of Thumb code with the lower 16 bits of an address."""
+    field = target & 0xFFFF
+    return old & 0x8F00FBF0 | field >> 12 | (field >> 11 & 1) << 10 | (field >> 8 & 7) << 28 | (field & 0xFF) << 16
+
+
+def _upper_half(target: int, place: int, old: int) -> int:
+    return _half(target >> 16, place, old)
+
+
+def _half_addend(old: int) -> int:
+    """Return the 16 bits with a sign that a move of Thumb code holds."""
+    return _sign((old & 0xF) << 12 | (old >> 10 & 1) << 11 | (old >> 28 & 7) << 8 | old >> 16 & 0xFF, 16)
+
+
+def _unwinding(target: int, place: int, old: int) -> int:
+    """Return the word of a table of unwinding, with the distance in 31 bits."""
+    return old & 1 << 31 | target - place & 0x7FFFFFFF
+
+
 _Q, _I, _q, _i = (struct.Struct(form) for form in ("<Q", "<I", "<q", "<i"))
 _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
     _X86: {
@@ -128,12 +176,21 @@ _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
         1: (_I, _jump), 36: (_I, _jump), 6: (_I, _word), 16: (_I, _extended),
         31: (_i, _distance), 65: (_I, _rest),
     },
+    _ARM: {
+        2: (_I, _word), 3: (_I, _wrapped), 10: (_I, _thumb_branch), 30: (_I, _thumb_branch), 42: (_I, _unwinding),
+        47: (_I, _half), 48: (_I, _upper_half),
+    },
     _RISCV: {
         2: (_Q, _word), 1: (_I, _word), 57: (_i, _distance), 18: (_Q, _call), 19: (_Q, _call), 23: (_I, _upper),
         24: (_I, _lower), 25: (_I, _lower_of_store),
     },
 }  # fmt: skip
-"""By machine (x86-64, AArch64, Hexagon, RISC-V): kinds of relocations, each with the function that patches a word."""
+"""By machine (x86-64, AArch64, Hexagon, Arm, RISC-V): kinds of relocations, each with the function that patches a word."""
+_HELD: dict[int, Callable[[int], int]] = {
+    2: lambda old: old, 3: lambda old: old, 10: _branch_addend, 30: _branch_addend,
+    42: lambda old: _sign(old, 31), 47: _half_addend, 48: _half_addend,
+}
+"""Functions that return the addend which a place of Arm holds, by the kind of its relocation."""
 _UPPER, _LOWER = 23, {24, 25}
 """Kinds of relocations of RISC-V: the upper bits of a distance, and lower bits, whose symbol is the place with the
 upper bits of the same distance.
@@ -192,7 +249,7 @@ class ObjectCode:
             self._find_outside()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
-                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Hexagon or RISC-V): {error}",
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V): {error}",
                 code="object",
             ) from None
 
@@ -290,7 +347,8 @@ class ObjectCode:
                 found = forms.symbol.iter_unpack(self._contents(s))
                 self._table = [*map(_Symbol._make, map(forms.fields, found))]
                 self._names = self._sections[s.link].offset
-        self._places = [place for s in self._sections if s.kind == _ADDENDS for place in self._relocations(s)]
+        tables = (s for s in self._sections if s.kind in (_ADDENDS, _PLACES))
+        self._places = [place for s in tables for place in self._relocations(s)]
 
     def _contents(self, section: _Section) -> bytes:
         return self._code[section.offset : section.offset + section.size]
@@ -308,11 +366,19 @@ class ObjectCode:
         bits, known = self._forms.kind_bits, _PATCHES[self.machine]
         start, size = self._starts[table.info], self._sections[table.info].size
         mask = (1 << bits) - 1
-        for offset, info, addend in self._forms.relocation.iter_unpack(self._contents(table)):
+        form = self._forms.relocation if table.kind == _ADDENDS else self._forms.place
+        for offset, info, *given in form.iter_unpack(self._contents(table)):
             symbol, kind = info >> bits, info & mask
+            if not kind:  # the place needs no change
+                continue
             if kind not in known:
                 raise ValueError(f"relocation {len(found)} is of kind {kind}; known are {[*known]}")
             if symbol >= len(self._table) or offset + known[kind][0].size > size:
                 raise ValueError(f"relocation {len(found)} is of symbol {symbol} at {offset:#x}")
-            found.append((start + offset, kind, symbol, addend))
+            if not given:
+                if self.machine != _ARM:
+                    raise ValueError(f"relocation {len(found)} has no addend")
+                (old,) = known[kind][0].unpack_from(self._code, self._sections[table.info].offset + offset)
+                given = [_HELD[kind](old)]
+            found.append((start + offset, kind, symbol, *given))
         return found

@@ -85,6 +85,11 @@ class ProductShape:
             row.operands[-1].file,
         )  # fmt: skip
 
+    def vectors_of_weights(self, target: Machine) -> float:
+        """Return the vectors that hold the factor of all lanes of bytes: several where scalars hold the sums."""
+        is_apart = self.rows == 1 and self.file != target.vectors.name
+        return max(self.lanes * self.terms * 8 / target.vector_bits, 1.0) if is_apart else 1.0
+
     @staticmethod
     def thread() -> ProductShape:
         """Return the unit of a thread that multiplies and adds numbers one by one."""

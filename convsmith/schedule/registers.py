@@ -133,6 +133,10 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
         file = register_file(target, unit)
         name = "vector registers" if file is target.vectors else "registers for fragments"
         return Registers(high * vectors + spare, file.count, name, text)
+    if unit.file != target.vectors.name:
+        file, held = register_file(target, unit), pixels * vectors * unit.lanes
+        text = f"{pixels}x{vectors}: {pixels * vectors} accumulators of {unit.lanes} sums"
+        return Registers(held, file.count, f"{file.name} registers", text)
     flips = any(name not in config.staged("pack") for name in config.flip)  # by a constant that all vectors share
     spare = target.costs.temporaries + unit.temporaries + flips
     read = vectors * (1 if unit.dot else prod(size for _, size in config.tiles_at("k_step")))

@@ -236,7 +236,7 @@ class Model(SharedFacts):
         weights = (
             (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing) * self.lanes * steps * self.bytes
         )
-        read, each = "l1" if weights <= target.l1.kept else "l2", 1.0
+        read, each = "l1" if weights <= target.l1.kept else "l2", self.unit.vectors_of_weights(target)
         along_rows = across and self.along_rows(lane)
         if along_rows:
             read, each = self.row_read(lane, weights)

@@ -323,6 +323,12 @@ class Nests:
         """Return the registers for tiles, which leave one of them to the factor that all lanes share."""
         return self.target.registers + shares_scalars(loops, lane, self.target)
 
+    @property
+    def _sums(self) -> int:
+        """The vectors of sums that registers of their own hold; 0 if the registers of factors hold them."""
+        file = register_file(self.target, self.unit)
+        return 0 if file is self.target.vectors else file.count // self.unit.lanes
+
     def _families(self, loops: Loops, lane: str) -> Iterator[Family]:
         """Yield the families of register tiles of vectors along ``lane``."""
         lanes, registers = self.model.filled(lane), self._registers(loops, lane)
@@ -338,7 +344,7 @@ class Nests:
             yield from rows_of_vectors(loops, lane, lanes, self.n, registers)
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), "")
         unrolled = tap if loops.extents.get(tap, 1) > 1 else ""
-        yield from vectors_by_pixels(loops, lane, lanes, self.n, lane == self.k, unrolled, registers)
+        yield from vectors_by_pixels(loops, lane, lanes, self.n, lane == self.k, unrolled, registers, self._sums)
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is
