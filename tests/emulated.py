@@ -18,7 +18,7 @@ from convsmith.emulate.base import Emulator
 from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.emulators import EMULATORS
 from convsmith.emulate.processor import ProcessorEmulator
-from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64, THUMB
+from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV32, RISCV64, THUMB
 from convsmith.emulate.wasm import WEB_ASSEMBLY
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
@@ -38,12 +38,12 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
-_BY_MACHINE: dict[bytes, ProcessorEmulator] = {
-    b"\x3e\0": BOCHS, b"\xb7\0": AARCH64, b"\xa4\0": HEXAGON, b"\xf3\0": RISCV64, b"\x28\0": THUMB,
+_BY_MACHINE: dict[tuple[int, int], ProcessorEmulator] = {
+    (2, 62): BOCHS, (2, 183): AARCH64, (1, 164): HEXAGON, (2, 243): RISCV64, (1, 243): RISCV32, (1, 40): THUMB,
 }  # fmt: skip
-"""By the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V, Arm."""
-_MACHINE = slice(18, 20)
-"""Its place in the header."""
+"""By the class and the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V, Arm."""
+_CLASS, _MACHINE = 4, 18
+"""Their places in the header."""
 
 
 def emulated_kernel(artifact: Artifact, emulator: Emulator | None = None, **options: object) -> HostKernel:
@@ -51,7 +51,8 @@ def emulated_kernel(artifact: Artifact, emulator: Emulator | None = None, **opti
     the emulator, which gives up after a minute.
     """
     given = {"timeout": 60.0, **options}
-    own = WEB_ASSEMBLY if is_wasm(artifact.code) else _BY_MACHINE.get(artifact.code[_MACHINE], BOCHS)
+    mark = artifact.code[_CLASS], artifact.code[_MACHINE]
+    own = WEB_ASSEMBLY if is_wasm(artifact.code) else _BY_MACHINE.get(mark, BOCHS)
     emulator = emulator or replace(own, **given)
     return HostKernel(artifact, None, emulator.load(artifact))
 

@@ -396,7 +396,8 @@ class FunctionEmitter(ValueEmitter):
         before = {k: self.parts_of(k) for k in slots}
         body, end = self.label(s.var.name), self.label("end")
         sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
-        # Sums leave few scalar registers: a loop that counts down needs one, and one that counts up often two.
+        # Sums leave few scalar registers: a loop that counts down needs one, and one that counts up often two. LLVM
+        # keeps a number of iterations that it can tell in the link register, which may hold a sum, too.
         trips = self._trips(s, lo, hi) if any(k[0] in self.in_scalars for k in slots) else ""
         stores = self._written_back(s) if self.facts.dialect is None else ()
         if stores:
@@ -429,7 +430,7 @@ class FunctionEmitter(ValueEmitter):
         self.known.pop()
         steps = [self.advance(c, p) for c, p in zip(s.carried, moving)]
         after = self.put(f"add nsw {self.it} {var}, {step}")
-        fewer = self.put(f"sub {self.it} {left}, 1") if left else ""
+        fewer = self.put(f"sub nsw {self.it} {self.put(f'freeze {self.it} {left}')}, 1") if left else ""
         again = self.put(f"icmp ne {self.it} {fewer}, 0" if left else f"icmp slt {self.it} {after}, {hi}")
         last, parts_after = self.current, {k: self.parts_of(k) for k in slots}
         self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")

@@ -15,5 +15,6 @@ def facts(target: Machine) -> Facts:
         part_attributes=target.part_attributes, called_attributes=target.called_attributes,
         has_masked_stores=target.has_masked_stores, has_fused_steps=target.has_fused_steps,
         masked_bytes=target.masked_bytes, has_unsigned_offsets=target.has_unsigned_offsets,
-        has_vector_lengths=target.has_vector_lengths, reads_scalars=target.reads_scalars, loads_words=target.loads_words,
+        has_vector_lengths=target.has_vector_lengths, reads_scalars=target.reads_scalars,
+        loads_words=target.loads_words,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.browser import BROWSER
 from convsmith.emulate.opencl import OPENCL
 from convsmith.emulate.ptx.emulator import PTX
-from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64, THUMB
+from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV32, RISCV64, THUMB
 from convsmith.emulate.wasm import WEB_ASSEMBLY
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets, host_targets, known_targets
@@ -16,7 +16,7 @@ from convsmith.runtime.loading import check_device
 
 __all__ = ["EMULATORS", "emulator_for", "is_native"]
 
-EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, THUMB, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER)
+EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, RISCV32, THUMB, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER)
 """All emulators. The first that runs a target is used."""
 
 

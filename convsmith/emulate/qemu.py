@@ -30,12 +30,13 @@ from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
 from convsmith.machine.arm32.levels import EXTENDED
 from convsmith.machine.base import Machine
 from convsmith.machine.hexagon.levels import TRIPLE as HEXAGON_TRIPLE
-from convsmith.machine.riscv.levels import LEVELS as RISCV_LEVELS
+from convsmith.machine.riscv.levels import SCALARS, SMALL, VECTORS
 from convsmith.machine.riscv.levels import TRIPLE as RISCV_TRIPLE
 from convsmith.runtime.object_code import ObjectCode
 
 __all__ = [
-    "AARCH64", "HEXAGON", "PROCESSORS", "RISCV32", "RISCV64", "THUMB", "UNITS", "VECTOR_BITS", "Qemu", "rvv_processor", "sve_processor",
+    "AARCH64", "HEXAGON", "PROCESSORS", "RISCV32", "RISCV64", "THUMB", "UNITS", "VECTOR_BITS", "Qemu", "rvv_processor",
+    "sve_processor",
 ]  # fmt: skip
 
 UNITS = (1, 2, 3, 4, 16)
@@ -78,7 +79,8 @@ def rvv_processor(bits: int, needs: Collection[str]) -> str:
 _RV64 = frozenset({"m", "a", "f", "d", "c"})
 """The features that qemu's processor `rv64` has by itself."""
 _RISCV = {
-    "rv64" if "v" not in t.needs else rvv_processor(256, t.needs): frozenset(t.needs) for t in reversed(RISCV_LEVELS)
+    "rv64" if "v" not in t.needs else rvv_processor(256, t.needs): frozenset(t.needs)
+    for t in (SCALARS, *reversed(VECTORS))
 }
 """qemu's processors of RISC-V, one for each level, lowest first."""
 
@@ -118,14 +120,20 @@ _CORTEX: dict[str, frozenset[str]] = {"cortex-m4": frozenset({"dsp"}), "cortex-m
 """qemu's models of Arm's processors for microcontrollers."""
 _SUPERVISOR = "[5 x i16] [i16 u0xB480, i16 u0x461F, i16 u0xDF00, i16 u0xBC80, i16 u0x4770]"
 """``push {r7}; mov r7, r3; svc #0; pop {r7}; bx lr``."""
-_PROVIDED = ("memcpy", "memset", "rintf", "floorf")
+_ECALL = "[3 x i32] [i32 u0x00068893, i32 u0x00000073, i32 u0x00008067]"
+"""``mv a7, a3; ecall; ret``."""
+_MEMORY, _ROUNDING = ("memcpy", "memset"), ("rintf", "floorf")
+"""Functions that LLVM calls for bytes, and where a processor does not round."""
 
 
-def _of_words(program: str, processors: Mapping[str, frozenset[str]], header: FileHeader, target: tuple[str, str, str],
-              stub: str, calls: tuple[int, int]) -> _Platform:  # fmt: skip
+def _of_words(
+    program: str, processors: Mapping[str, frozenset[str]], header: FileHeader, target: tuple[str, str, str],
+    stub: str, calls: tuple[int, int], library: tuple[str, ...], since: Mapping[str, tuple[int, int]],
+) -> _Platform:  # fmt: skip
     """Return a platform of 32 bits, whose system writes and ends a process by the numbers of `calls`."""
     numbers = {"TRIPLE": target[0], "SYSTEM": stub, "WRITE": str(calls[0]), "EXIT": str(calls[1])}
-    return _Platform(program, processors, header, "startup_words.ll", target, _PROVIDED, numbers, _PROVIDED)
+    return _Platform(program, processors, header, "startup_words.ll", target, library, numbers, library,
+                     since=since)  # fmt: skip
 
 
 _PLATFORMS = {
@@ -142,11 +150,16 @@ _PLATFORMS = {
     ),
     "riscv64": _Platform(
         "qemu-riscv64", _RISCV, FileHeader(64, 243, 5), "startup_riscv64.ll",
-        (RISCV_TRIPLE, "generic-rv64", RISCV_LEVELS[-1].features), ("memcpy", "memset"),
+        (RISCV_TRIPLE, "generic-rv64", SCALARS.features), ("memcpy", "memset"),
         since={"zvfh": (8, 0), "zvfbfwma": (8, 1)},
     ),
+    "riscv32": _of_words(
+        "qemu-riscv32", {"rv32": frozenset(SMALL.needs)}, FileHeader(32, 243, 1),
+        (SMALL.triple, SMALL.cpu, SMALL.features), _ECALL, (64, 94), _MEMORY, {},
+    ),
     "thumb": _of_words(
-        "qemu-arm", _CORTEX, FileHeader(32, 40, 0x05000400), (EXTENDED, "cortex-m4", ""), _SUPERVISOR, (4, 248)
+        "qemu-arm", _CORTEX, FileHeader(32, 40, 0x05000400), (EXTENDED, "cortex-m4", ""), _SUPERVISOR, (4, 248),
+        (*_MEMORY, *_ROUNDING), {"dsp": (8, 0), "mve.fp": (8, 0)},
     ),
 }  # fmt: skip
 """Architectures by the beginning of their triples."""
@@ -246,6 +259,7 @@ class Qemu(ProcessorEmulator):
 
 AARCH64 = Qemu(of="aarch64")
 HEXAGON = Qemu(of="hexagon")
+RISCV32 = Qemu(of="riscv32")
 RISCV64 = Qemu(of="riscv64")
 THUMB = Qemu(of="thumb")
 
@@ -269,7 +283,8 @@ def _startup(architecture: str) -> ObjectCode:
     text = Path(__file__).with_name(platform.startup).read_text(encoding="utf-8")
     for name, value in {**platform.numbers, "NUMBERS": str(numbers_at(platform.page))}.items():
         text = text.replace(f"{{{name}}}", value)
+    if not platform.provided:
+        return ObjectCode(llvm_bind.object_code(text, *platform.target))
     triple, cpu, features = platform.target
     texts = (text, *(library_text(name, triple, "i32") for name in platform.provided))
-    public = ("begin", *platform.library)
-    return ObjectCode(llvm_bind.joined_code(texts, public, triple, cpu, features))
+    return ObjectCode(llvm_bind.joined_code(texts, ("begin", *platform.library), triple, cpu, features))

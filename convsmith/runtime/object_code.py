@@ -1,4 +1,7 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V) as bytes that run at any address."""
+"""`ObjectCode`: relocatable object code as bytes that run at any address.
+
+It is ELF of x86-64, AArch64, Arm, Hexagon or RISC-V.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +188,7 @@ _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
         24: (_I, _lower), 25: (_I, _lower_of_store),
     },
 }  # fmt: skip
-"""By machine (x86-64, AArch64, Hexagon, Arm, RISC-V): kinds of relocations, each with the function that patches a word."""
+"""By machine (x86-64, AArch64, Hexagon, Arm, RISC-V): kinds of relocations, with the function that patches a word."""
 _HELD: dict[int, Callable[[int], int]] = {
     2: lambda old: old, 3: lambda old: old, 10: _branch_addend, 30: _branch_addend,
     42: lambda old: _sign(old, 31), 47: _half_addend, 48: _half_addend,
@@ -249,7 +252,8 @@ class ObjectCode:
             self._find_outside()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
-                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V): {error}",
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V): "
+                f"{error}",
                 code="object",
             ) from None
 

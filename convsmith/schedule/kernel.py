@@ -184,7 +184,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
             raise ConfigError(
                 "offsets",
                 f"{words}: legal where source or weights have zero points or are "
-                "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
+                "flipped (sources and u8 weights can be), the zero point of the source is common to its channels, "
                 f"or a device reads the weights as they are, and at most {MAX_WEIGHT_SUMS} sums of weights are needed; "
                 "else --offsets=each",
             )

@@ -40,7 +40,8 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
         last = st.of("m")[-1]
         tile = {last.name: min(last.size, PIXELS, target.registers - FACTORS)}
     else:
-        tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
+        held = (target.registers - (not target.reads_scalars)) // 2  # each sum has a term beside it
+        tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS, held)}
     return Config(target.name, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
 
 

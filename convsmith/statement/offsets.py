@@ -40,8 +40,8 @@ MAX_WEIGHT_SUMS = 1 << 20
 
 
 def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of operands that can be flipped together, smallest first: s8 sources and u8 weights."""
-    source = [st.a.name] if st.a.dtype == "s8" and st.a.requantised is None else []
+    """Return the sets of operands that can be flipped together, smallest first: sources of bytes and u8 weights."""
+    source = [st.a.name] if st.a.dtype in ("s8", "u8") and st.a.requantised is None else []
     weights = [st.b.name] if st.b.dtype == "u8" and st.b.requantised is None else []
     if of_fewer_bits(st):
         return ((*source, *weights),)

@@ -18,7 +18,8 @@ LINE = "mb1ic16ih6oc32kh3ph1"
 FOREIGN = [t for t in known_targets() if t not in host_targets()]
 MACHINES = {
     "x86_64": (18, b"\x3e\0"), "aarch64": (18, b"\xb7\0"), "hexagon": (18, b"\xa4\0"),
-    "riscv64": (18, b"\xf3\0"), "wasm32": (0, b"\0asm"),
+    "riscv64": (18, b"\xf3\0"), "riscv32": (18, b"\xf3\0"), "thumbv8.1m.main": (18, b"\x28\0"),
+    "thumbv7em": (18, b"\x28\0"), "wasm32": (0, b"\0asm"),
 }  # fmt: skip
 """Bytes in the header of an object that name the machine, and their place, by the first word of its triple."""
 

@@ -14,6 +14,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.machine import host
 from convsmith.machine.aarch64.levels import LEVELS as AARCH64
+from convsmith.machine.arm32.levels import LEVELS as ARM32
 from convsmith.machine.costs import Costs
 from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.micro_architectures import (
@@ -136,7 +137,7 @@ def test_the_setting_replaces_the_micro_architecture_of_the_host(row: MicroArchi
         assert describe()["micro_architecture"] == micro_architecture(host.cpu(), host.cpu_features()).name
         assert known_targets()[: len(LEVELS)] == tuple(map(row.of, LEVELS))
         foreign = [t for t in known_targets() if not t.triple.startswith("x86_64")]
-        assert foreign == [t for t in (*AARCH64, *HEXAGON, *RISCV, *WASM) if t in foreign] and len(foreign) > 3
+        assert foreign == [t for t in (*AARCH64, *HEXAGON, *RISCV, *ARM32, *WASM) if t in foreign] and len(foreign) > 3
         assert set(host_targets()) <= set(known_targets())
         assert machine_key().startswith(f"{row.name}-")
         assert own_table() is table(row.name)

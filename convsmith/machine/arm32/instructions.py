@@ -45,7 +45,7 @@ def pairs() -> tuple[Instruction, ...]:
 
 def scalars() -> tuple[Instruction, ...]:
     """Return the rows of numbers one by one."""
-    return (fused_multiply_add("vfma_f32", "f32", PAIRS, (), "vfma"),)
+    return (fused_multiply_add("vfma_f32", "f32", PAIRS, (), ""),)
 
 
 def _of_vectors(a: str, b: str) -> Instruction:

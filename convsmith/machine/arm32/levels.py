@@ -22,10 +22,10 @@ _ROWS = tuple((row.name, 4.0) for row in vectors()[1:])
 def _mve() -> Machine:
     """Return Cortex-M55 and M85: eight vectors, and scalar registers for sums."""
     return Machine(
-        name="armv8.1m+mve", triple=MAINLINE, cpu="cortex-m55", features="+mve.fp,-lob", needs=MVE,
+        name="armv8.1m+mve", triple=MAINLINE, cpu="cortex-m55", features="+mve.fp", needs=MVE,
         vectors=RegisterFile("vector", 8, 32 * LANES), memories=core_caches(32768, 1 << 18, rates=(16, 16)),
-        costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0, slow=_ROWS), attributes=(),
-        instructions=vectors(), address_bits=32, scalars=RegisterFile(SCALARS, _SUMS["mve"], 32), masked_bytes=1,
+        costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0, slow=_ROWS),
+        attributes=(), instructions=vectors(), address_bits=32, scalars=RegisterFile(SCALARS, _SUMS["mve"], 32), masked_bytes=1,
     )  # fmt: skip
 
 

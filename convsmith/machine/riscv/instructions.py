@@ -23,6 +23,14 @@ _BYTES = (("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("s8", "u8"))
 """Types of bytes whose products are added to sums of s32."""
 
 
+def separate(type_: str, lanes: int, mnemonic: str) -> Instruction:
+    """Return the row of a product and a sum of one type, each of which is rounded."""
+    numbers = f"<{lanes} x {LLVM_TYPES[type_]}>"
+    body = f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + a[l] * b[l]\n"
+    steps = f"fmul {numbers} {{a}}, {{b}}\nfadd {numbers} {{c}}, {{0}}"
+    return Instruction("multiply_add", tuple(vector(x, type_, lanes) for x in "cab"), body, steps, "", (), mnemonic)
+
+
 def rows(registers: int, needs: tuple[str, ...]) -> tuple[Instruction, ...]:
     """Return the rows that ``needs`` suffices for, on groups of ``registers`` registers."""
     lanes = UNIT * registers // 32

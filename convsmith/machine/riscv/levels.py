@@ -1,4 +1,4 @@
-"""Levels of RISC-V, highest first: vectors with more and more types of numbers, and scalars."""
+"""Levels of RISC-V, highest first: vectors with more and more types of numbers, scalars, and those of 32 bits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from convsmith.ir.types import Half
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
-from convsmith.machine.riscv.instructions import UNIT, rows
+from convsmith.machine.riscv.instructions import UNIT, rows, separate
 from convsmith.machine.rows import fused_multiply_add
 
 TRIPLE = "riscv64-unknown-linux-gnu"
 _BASE = ("m", "a", "f", "d", "c", "zba", "zbb", "zbs")
 """The features of RVA22 that kernels use."""
+_SMALL = ("m", "c")
+"""The features of a microcontroller, which has no floating-point numbers."""
 _EXTENSIONS = (("rvv", ("v",)), ("zvfh", ("zfh", "zvfh")), ("zvfbfwma", ("zfbfmin", "zvfbfwma")))
 """Extensions after which levels are named, with LLVM's names of the features, lowest first."""
 _REGISTERS = 32
@@ -57,4 +59,16 @@ def _vectors(count: int) -> Machine:
     )  # fmt: skip
 
 
-LEVELS = (*(_vectors(count) for count in range(len(_EXTENSIONS), 0, -1)), _scalars())
+def _microcontroller() -> Machine:
+    """Return the level of 32 bits with integers alone."""
+    return Machine(
+        name="riscv32", triple="riscv32-unknown-elf", cpu="generic-rv32", features=_features(_SMALL), needs=_SMALL,
+        vectors=RegisterFile("vector", _REGISTERS // _SCALARS - 1, 32 * _SCALARS),
+        memories=core_caches(32768, 1 << 18, rates=(16, 16)), costs=_COSTS, attributes=(),
+        instructions=(separate("f32", _SCALARS, "__mulsf3"),),
+        address_bits=32,
+    )  # fmt: skip
+
+
+VECTORS, SCALARS, SMALL = tuple(map(_vectors, range(len(_EXTENSIONS), 0, -1))), _scalars(), _microcontroller()
+LEVELS = (*VECTORS, SCALARS, SMALL)
