@@ -93,7 +93,7 @@ def test_a_sum_of_a_loop_that_may_not_run_meets_the_one_before_it() -> None:
 
 def test_addends_in_places() -> None:
     """Objects of Arm keep the addends of relocations in the code, as a linker finds them."""
-    text = """target triple = "thumbv7em-none-eabihf"
+    text = """target triple = "thumbv7em-none-unknown-eabihf"
     @numbers = constant [4 x i32] [i32 1, i32 2, i32 3, i32 4]
     @third = constant ptr getelementptr (i8, ptr @numbers, i32 8)
     declare void @outside()
@@ -102,7 +102,7 @@ def test_addends_in_places() -> None:
       ret ptr getelementptr (i8, ptr @numbers, i32 12)
     }
     """
-    code = ObjectCode(llvm_bind.object_code(text, "thumbv7em-none-eabihf", "cortex-m4", ""))
+    code = ObjectCode(llvm_bind.object_code(text, "thumbv7em-none-unknown-eabihf", "cortex-m4", ""))
     assert code.calls == ("outside",)
     at, far = 0x10000, 0xF00001
     memory = code.at(at, {"outside": far})

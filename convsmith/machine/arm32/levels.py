@@ -8,7 +8,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
 
-MAINLINE, EXTENDED = "thumbv8.1m.main-none-eabihf", "thumbv7em-none-eabihf"
+MAINLINE, EXTENDED = "thumbv8.1m.main-none-unknown-eabihf", "thumbv7em-none-unknown-eabihf"
 """Triples of Armv8.1-M with vectors and of Armv7E-M, whose functions pass numbers in floating-point registers. Exported
 functions have pointers alone.
 """
@@ -25,7 +25,8 @@ def _mve() -> Machine:
         name="armv8.1m+mve", triple=MAINLINE, cpu="cortex-m55", features="+mve.fp", needs=MVE,
         vectors=RegisterFile("vector", 8, 32 * LANES), memories=core_caches(32768, 1 << 18, rates=(16, 16)),
         costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0, slow=_ROWS),
-        attributes=(), instructions=vectors(), address_bits=32, scalars=RegisterFile(SCALARS, _SUMS["mve"], 32), masked_bytes=1,
+        attributes=(), instructions=vectors(), address_bits=32, masked_bytes=1,
+        scalars=RegisterFile(SCALARS, _SUMS["mve"], 32),
     )  # fmt: skip
 
 
