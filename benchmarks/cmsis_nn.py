@@ -49,7 +49,8 @@ def weights_of(network: TinyNetwork) -> int:
 
 def _weights(layer: Layer, channels: int) -> int:
     taps = layer.kernel[0] * layer.kernel[1]
-    by_kind = {"conv": taps * channels * layer.shape[2], "depthwise": taps * channels, "dense": channels * layer.channels}
+    dense = channels * layer.channels
+    by_kind = {"conv": taps * channels * layer.shape[2], "depthwise": taps * channels, "dense": dense}
     return by_kind.get(layer.kind, 0)
 
 
@@ -103,6 +104,8 @@ def _call(n: int, layer: Layer, size: tuple[int, int, int], has_images: bool) ->
         yield f"      wrong |= arm_avgpool_s8(&context, &p, &in, {source}, &filter, &out, y{n}); }}"
     else:
         yield f"    {{ {given} cmsis_nn_dims filter = {{{c}, 1, 1, {oc}}}; in.c = {c};"
-        yield "      cmsis_nn_fc_params p = {128, 0, -128, {-128, 127}}; cmsis_nn_per_tensor_quant_params q = {1 << 30, -8};"
+        yield "      cmsis_nn_fc_params p = {128, 0, -128, {-128, 127}};"
+        yield "      cmsis_nn_per_tensor_quant_params q = {1 << 30, -8};"
         yield f"      int need = arm_fully_connected_s8_get_buffer_size(&filter); {context} context.buf = sums{n};"
-        yield f"      wrong |= arm_fully_connected_s8(&context, &p, &q, &in, {source}, &filter, w{n}, &bias, b{n}, &out, y{n}); }}"
+        yield f"      wrong |= arm_fully_connected_s8(&context, &p, &q, &in, {source}, &filter, w{n}, &bias, b{n}, &out,"
+        yield f"        y{n}); }}"

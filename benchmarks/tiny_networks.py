@@ -6,7 +6,6 @@ A network is a list of layers, of which `microcontrollers.py` also writes calls 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx

@@ -230,6 +230,8 @@ def export(
     width = max(len(str(file)) for file in library.files)
     for file in library.files:
         note(f"{file!s:{width}}  {file.stat().st_size} bytes")
+    if library.code:
+        note(f"code {library.code} bytes, weights {library.weights} bytes")
     note(f"workspace {library.workspace} bytes")
 
 

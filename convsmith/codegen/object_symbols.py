@@ -1,5 +1,5 @@
-"""The symbols that object code uses and does not define, in the object formats of systems: ELF, COFF, Mach-O and
-WebAssembly's.
+"""The symbols that object code uses and does not define, and the size of its instructions, in the object formats of
+systems: ELF, COFF, Mach-O and WebAssembly's.
 
 A name is the one that a program in C gives; Mach-O puts an underscore before it, which is left out.
 """
@@ -15,7 +15,7 @@ from convsmith.codegen.artifact import ObjectFormat, object_format
 from convsmith.codegen.wasm_object import WasmObject
 from convsmith.diag.errors import ToolchainError
 
-__all__ = ["undefined_symbols"]
+__all__ = ["code_bytes", "undefined_symbols"]
 
 _COFF_HEADER, _COFF_SYMBOL, _COFF_EXTERNAL = struct.Struct("<HHIIIHH"), struct.Struct("<8sIhHBB"), 2
 _MACH_HEADER, _MACH_COMMAND, _MACH_SYMBOL = struct.Struct("<8I"), struct.Struct("<II"), struct.Struct("<IBBHQ")
@@ -33,6 +33,11 @@ def undefined_symbols(code: bytes) -> tuple[str, ...]:
     if not form:
         raise ToolchainError(f"{len(code)} bytes are no object code of ELF, COFF, Mach-O or WebAssembly", code="object")
     return tuple(sorted(_READERS[form](code)))
+
+
+def code_bytes(code: bytes) -> int:
+    """Return the bytes of instructions in object ``code``, of any format."""
+    return sum(s.size() for s in llvm.ObjectFileRef.from_data(code).sections() if s.is_text())
 
 
 def _of_elf(code: bytes) -> Iterator[str]:

@@ -71,7 +71,8 @@ class Machine:
     constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
     vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
     factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several bytes but
-    words, in which it loads vectors of bytes from any address.
+    words, in which it loads vectors of bytes from any address. One that ``extends_bytes`` loads bytes into wider lanes
+    as fast as lanes of that width, so that packed operands stay bytes.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -113,6 +114,7 @@ class Machine:
     has_vector_lengths: bool = False
     reads_scalars: bool = False
     loads_words: bool = False
+    extends_bytes: bool = False
     alternative: Machine | None = None
     scratchpad: MemoryLevel | None = None
     device: Device | None = None

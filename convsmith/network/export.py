@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.object_symbols import code_bytes
 from convsmith.compiler.operator import operator_text
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
@@ -52,7 +53,11 @@ Member: TypeAlias = tuple[str, bytes, tuple[str, ...]]
 
 @record(frozen=True)
 class ExportedNetwork:
-    """The files of an exported network: programs include the `header` and link the `library`."""
+    """The files of an exported network: programs include the `header` and link the `library`.
+
+    A call needs `workspace` bytes of memory. The library has `code` bytes of instructions and `weights` bytes of
+    constants for each level; they are 0 where a network is no library of C.
+    """
 
     name: str
     directory: Path
@@ -60,6 +65,8 @@ class ExportedNetwork:
     library: Path
     files: tuple[Path, ...]
     workspace: int
+    code: int = 0
+    weights: int = 0
 
 
 class NetworkInterface(NamedTuple):
@@ -118,7 +125,10 @@ def write_library(
     contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"], levels).encode()
     paths = write_files(directory, contents)
     folder = paths[0].parent
-    return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
+    return ExportedNetwork(
+        name, folder, folder / f"{name}.h", folder / library, paths, program.workspace,
+        sum(code_bytes(code) for _, code, _ in members), program.weights.size,
+    )  # fmt: skip
 
 
 def write_files(directory: str | os.PathLike[str], contents: Mapping[str, bytes]) -> tuple[Path, ...]:

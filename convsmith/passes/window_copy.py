@@ -55,16 +55,18 @@ class WindowCopy:
 
     ``pixels`` and ``terms`` describe how the loops over pixels, and over terms of each, were fused and split; along
     other dims, the copy holds all that is read. The zeros that fill it up are written in each iteration, or ``once``
-    before all of them.
+    before all of them. An element that the array lacks is ``absent`` in the copy.
     """
 
     pixels: Windows
     terms: Windows
     once: bool = False
+    absent: int = 0
     ending = "s"
 
     def __str__(self) -> str:
-        return f"windows of {self.pixels} by {self.terms}{' once' if self.once else ''}"
+        absent = f", absent {self.absent}" if self.absent else ""
+        return f"windows of {self.pixels} by {self.terms}{' once' if self.once else ''}{absent}"
 
     def staged(self, reads: StagedReads, name: str, scope: str) -> Stmt:
         """Return the loop of ``reads``, each iteration of which fills a copy, called ``name``, and reads it."""
@@ -113,7 +115,7 @@ class WindowCopy:
         shape = (*(size for _, size in rows), self.pixels.room, self.terms.room)
         new = make_buffer(name, old.dtype, shape, scope)
         outer = tuple(row for row, _ in rows)
-        body = Store(new, (*outer, pixel, term), read_or_fill(old, tuple(index), full, 0))
+        body = Store(new, (*outer, pixel, term), read_or_fill(old, tuple(index), full, self.absent))
         copy = loops_around([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
         fill = []
         if (count := prod(size for _, size in taps)) < self.terms.room:

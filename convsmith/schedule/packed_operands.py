@@ -173,14 +173,15 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
     """Return whether the packed operand ``name`` holds converted factors instead of the original ones, or the type to
     which packing converts them.
 
-    Bytes stay bytes if they are multiplied as words, so that LLVM can see that a word holds each factor.
+    Bytes stay bytes if they are multiplied as words, so that LLVM can see that a word holds each factor, and if loads
+    extend them at no cost.
     """
     if name == st.b.name and (held := packed_type(st, nest)):
         return held
     plain = multiplies_words(st, target)
     own = (v for v in st.factors if v.name == name)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
-    return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
+    return not (nest.unit.dot or _beside(st, name) or ((plain or target.extends_bytes) and are_bytes))
 
 
 def multiplies_words(st: Statement, target: Machine) -> bool:

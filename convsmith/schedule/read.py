@@ -165,11 +165,12 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
     """Copy A, padded or as windows; return the copy, and the loops around it, which may be parallel."""
     st, config, nest = k.columns, k.config, k.nest
     rank, (around, windows) = len(st.a.coords), _source_place(k)
+    absent = top_bit(st.a) if st.a.flipped else 0
     if windows is not None:
-        return s.stage_windows(st.a.name, around[-1], rank, *windows), around
+        return s.stage_windows(st.a.name, around[-1], rank, *windows, absent), around
     neighbours = _neighbours(st, config, nest)
     innermost = neighbours[0] if neighbours else None
-    layout = BoxCopy(innermost, top_bit(st.a) if st.a.flipped else 0)
+    layout = BoxCopy(innermost, absent)
     if copied_type(st, nest) != st.a.dtype:
         layout = BoxCopy(convert=True)
     if short_terms(st, config, nest):

@@ -260,12 +260,14 @@ class Schedule:
         self.run(stage, array, loop, layout, scope)
         return Copy(name, tuple(self._over(name, str(d)) for d in range(rank)), self._over(name, ".l"))
 
-    def stage_windows(self, array: str, loop: Loop, rank: int, pixels: Windows, terms: Windows, once: bool) -> Copy:
+    def stage_windows(
+        self, array: str, loop: Loop, rank: int, pixels: Windows, terms: Windows, once: bool, absent: int = 0
+    ) -> Copy:
         """Copy the windows of pixels that each iteration of ``loop`` reads; the last loops of the copy run over the
-        terms.
+        terms. Elements that the array lacks are ``absent`` in it.
         """
         name = f"{array}_s"
-        self.run(stage, array, loop, WindowCopy(pixels, terms, once))
+        self.run(stage, array, loop, WindowCopy(pixels, terms, once, absent))
         dims = tuple(self._over(name, str(d)) for d in range(rank))
         own = tuple(self._over(name, f".{n}") for n, _ in (*pixels.dims, *terms.dims))
         return Copy(name, (*dims, *own), self._over(name, ".z"))

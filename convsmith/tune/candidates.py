@@ -86,7 +86,9 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         st, choices = max(zip(ways, units), key=lambda way: _products_at_once(way[0], way[1][0], target))
         long = operations(p, st) > LONG_EPILOGUE
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices)]
-        kinds += window_nests(p, next((way for way in ways if not way.shifted), each), target)
+        whole = [way for way in ways if not way.shifted] or [each]
+        made = (window_nests(p, way, target) for way in (whole if target.scalars is not None else whole[:1]))
+        kinds += next((nests for nests in made if nests), [])
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from math import prod
 
 from convsmith.ir.index import Var
+from convsmith.ir.instruction import SCALARS, Instruction
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -75,10 +76,12 @@ class WindowNests(Nests):
 
 
 def window_nests(problem: Problem, st: Statement, target: Machine) -> list[WindowNests]:
-    """Return the nests of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
-    rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+    """Return the nests of kernels that copy windows, where channels alone do not fill fragments, or rows do not, or
+    where they do not fill the terms of an instruction whose sums are in scalar registers.
+    """
+    rows = _rows(st, target) if len(st.factors) > 1 else ()
     steps, sizes = view_steps(st.a), st.extents
-    if not rows or target.fragments is None or st.residues or len(st.reduce) < 2:
+    if not rows or st.residues or len(st.reduce) < 2:
         return []
     adjacent = steps.get(Var(st.reduce[-1])) == 1
     short = adjacent and sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
@@ -95,3 +98,11 @@ def window_nests(problem: Problem, st: Statement, target: Machine) -> list[Windo
         if model.images or not few:
             found.append(WindowNests(model, taps))
     return found
+
+
+def _rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
+    """Return the rows whose operands hold so many terms that few channels leave most of them empty."""
+    types = (st.a.factor, st.b.factor, st.acc)
+    if target.fragments is not None:
+        return target.fragment_rows(*types)
+    return tuple(row for row in target.vector_rows(*types) if row.result.file == SCALARS)

@@ -91,6 +91,24 @@ def test_a_sum_of_a_loop_that_may_not_run_meets_the_one_before_it() -> None:
     check_emulated(problem, artifact, random_arrays(problem, 1))
 
 
+def test_windows_of_a_flipped_source() -> None:
+    """Absent elements of a copy of windows are 0 after their top bit is inverted."""
+    machine = target("armv8.1m+mve")
+    skip_without_emulator(machine)
+    problem = parse_problem(f"--dt=u8:s8:s32 {NHWC} mb1ic1ih9iw10oc8oh5ow5kh10kw4sh2sw2ph4pw1")
+    artifact = build_artifact(problem, default_config(problem, machine), machine)
+    assert "--realise=window_copy --offsets=sums --flip=src" in artifact.config
+    check_emulated(problem, artifact, random_arrays(problem, 1))
+
+
+@pytest.mark.parametrize("machine", LEVELS, ids=lambda t: t.name)
+def test_packed_bytes_stay_bytes(machine: Machine) -> None:
+    problem = parse_problem(LINES["depthwise"])
+    artifact = build_artifact(problem, default_config(problem, machine), machine)
+    packed = [a for a in artifact.entries["main"].arguments if a.role == "packed"]
+    assert [a.dtype for a in packed] == ["s8"]
+
+
 def test_addends_in_places() -> None:
     """Objects of Arm keep the addends of relocations in the code, as a linker finds them."""
     text = """target triple = "thumbv7em-none-unknown-eabihf"

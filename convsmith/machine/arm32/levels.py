@@ -25,7 +25,7 @@ def _mve() -> Machine:
         name="armv8.1m+mve", triple=MAINLINE, cpu="cortex-m55", features="+mve.fp", needs=MVE,
         vectors=RegisterFile("vector", 8, 32 * LANES), memories=core_caches(32768, 1 << 18, rates=(16, 16)),
         costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0, slow=_ROWS),
-        attributes=(), instructions=vectors(), address_bits=32, masked_bytes=1,
+        attributes=(), instructions=vectors(), address_bits=32, masked_bytes=1, extends_bytes=True,
         scalars=RegisterFile(SCALARS, _SUMS["mve"], 32),
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ def _dsp() -> Machine:
         vectors=RegisterFile("vector", 6, 32 * PAIRS), memories=core_caches(32768, 1 << 18, rates=(4, 4)),
         costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0), attributes=(),
         instructions=pairs(), address_bits=32, scalars=RegisterFile(SCALARS, _SUMS["dsp"], 32),
-        loads_words=True,
+        loads_words=True, extends_bytes=True,
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _microcontroller() -> Machine:
         vectors=RegisterFile("vector", _REGISTERS // _SCALARS - 1, 32 * _SCALARS),
         memories=core_caches(32768, 1 << 18, rates=(16, 16)), costs=_COSTS, attributes=(),
         instructions=(separate("f32", _SCALARS, "__mulsf3"),),
-        address_bits=32,
+        address_bits=32, extends_bytes=True,
     )  # fmt: skip
 
 
