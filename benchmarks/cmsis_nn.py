@@ -107,5 +107,5 @@ def _call(n: int, layer: Layer, size: tuple[int, int, int], has_images: bool) ->
         yield "      cmsis_nn_fc_params p = {128, 0, -128, {-128, 127}};"
         yield "      cmsis_nn_per_tensor_quant_params q = {1 << 30, -8};"
         yield f"      int need = arm_fully_connected_s8_get_buffer_size(&filter); {context} context.buf = sums{n};"
-        yield f"      wrong |= arm_fully_connected_s8(&context, &p, &q, &in, {source}, &filter, w{n}, &bias, b{n}, &out,"
-        yield f"        y{n}); }}"
+        yield f"      wrong |= arm_fully_connected_s8(&context, &p, &q, &in, {source}, &filter, w{n}, &bias, b{n},"
+        yield f"        &out, y{n}); }}"
