@@ -11,17 +11,19 @@ from collections.abc import Iterator
 import numpy as np
 from tiny_networks import Layer, TinyNetwork, layers_of
 
-__all__ = ["program_of", "weights_of"]
+__all__ = ["memory_of", "program_of", "weights_of"]
 
 _HEAD = """#include "arm_nnfunctions.h"
 #include "arm_nnsupportfunctions.h"
+#include <stdio.h>
 static int8_t scratch[SCRATCH] __attribute__((aligned(16)));
 """
 
 
 def program_of(network: TinyNetwork, scratch: int) -> str:
-    """Return the program with ``scratch`` bytes for the functions, whose status is not 0 if a function refuses its
-    arguments.
+    """Return the program with ``scratch`` bytes for the functions, which prints how many of them a function needs.
+
+    Its status is not 0 if a function refuses its arguments.
     """
     layers = layers_of(network)
     h, w, c = network.size
@@ -34,7 +36,8 @@ def program_of(network: TinyNetwork, scratch: int) -> str:
         once += _prepared(n, layer, size)
         body += _call(n, layer, size, network.size[:2] != (1, 1))
     status = ["static int most;", "int main(void) {", "  int wrong = 0;", *once]
-    runs = ["  for (int run = 0; run < RUNS; run++) {", *body, "  }", "  return most > SCRATCH ? 2 : wrong;", "}"]
+    runs = ["  for (int run = 0; run < RUNS; run++) {", *body, "  }"]
+    runs += ['  printf("%d\\n", most);', "  return most > SCRATCH ? 2 : wrong;", "}"]
     return "\n".join([*lines, *status, *runs, ""])
 
 
@@ -45,6 +48,14 @@ def weights_of(network: TinyNetwork) -> int:
         c = (network.size if layer.source < 0 else layers[layer.source].shape)[2]
         total += _weights(layer, c) + (4 if layer.kind == "dense" else 12) * layer.shape[2] * (_weights(layer, c) > 0)
     return total
+
+
+def memory_of(network: TinyNetwork) -> int:
+    """Return the most bytes of values that a layer reads and writes."""
+    layers = layers_of(network)
+    sizes = {-1: network.size} | {n: layer.shape for n, layer in enumerate(layers)}
+    read = ([layer.source, *[layer.addend] * (layer.kind == "add"), n] for n, layer in enumerate(layers))
+    return max(sum(int(np.prod(sizes[x])) for x in names) for names in read)
 
 
 def _weights(layer: Layer, channels: int) -> int:

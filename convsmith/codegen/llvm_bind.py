@@ -40,9 +40,9 @@ def _initialised() -> None:
 
 _MODULE = "Wasm"
 """LLVM's name of the format of modules of WebAssembly."""
-_FIXED = frozenset({"wasm32", "thumb"})
-"""Architectures whose code has fixed addresses, which a linker chooses: a module of WebAssembly has a memory of its
-own, and a microcontroller has no system that loads code. Other code runs at any address.
+_FIXED = frozenset({"thumb"})
+"""Architectures of microcontrollers, which have no system that loads code: a linker chooses fixed addresses, as it does
+in the memory of a module of WebAssembly. Other code runs at any address.
 """
 _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
 """Optimisation levels of LLVM's code generators by architecture; the default is level 2.
@@ -82,7 +82,7 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
     """Return a new code generator with optimisation level ``opt``; 0 disables optimisation."""
     found = llvm.Target.from_triple(triple)
-    reloc = "static" if _architecture(triple) in _FIXED else "pic"
+    reloc = "static" if makes_modules(triple) or _architecture(triple) in _FIXED else "pic"
     return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="small")
 
 
