@@ -1,4 +1,5 @@
-"""Loads of the leading lanes of a vector as one word, on machines without masked loads of their type, as LLVM text.
+"""Loads of the leading lanes of a vector as one word, as LLVM text: on machines without masked loads of their type, and
+where a single lane is active.
 
 LLVM loads such lanes one by one and inserts each into the vector. If the lanes are then repeated, as factors of a dot
 product are, it inserts each repetition too.
@@ -17,11 +18,13 @@ WORDS = (16, 32, 64)
 
 
 def is_word(t: DType, lanes: Lanes, masked_bytes: int) -> bool:
-    """Return whether adjacent lanes form a word, the first of them is active, and their type has no masked loads: the
-    machine has those of elements of at least ``masked_bytes``.
+    """Return whether adjacent lanes form a word, the first of them is active, and LLVM would load them one by one:
+    because a single one of several narrow lanes is active, or because the type has no masked loads, which the machine
+    has for elements of at least ``masked_bytes``.
     """
     has_none = not masked_bytes or t.bytes < masked_bytes
-    return has_none and not lanes.first and lanes.count * t.bits in WORDS
+    is_single = lanes.active == 1 and t.bits <= min(WORDS)
+    return (has_none or is_single) and not lanes.first and lanes.count * t.bits in WORDS
 
 
 def load_word(emit: ShuffleEmitter, t: DType, where: str, lanes: int, active: int) -> str:

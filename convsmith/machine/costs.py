@@ -153,6 +153,8 @@ class Costs:
     """Cost of loading a cache line from L3 or memory, relative to L2."""
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
+    streamed_pixels: float = 8
+    """Cost of loading a cache line of pixels that pass packed weights again and again, relative to L2."""
     exposed_near: float = 0.35
     """Part of the time in which the second-level cache delivers lines that windows of few multiply-adds wait for."""
     exposed_far: float = 0.35

@@ -34,8 +34,9 @@ def prices_of(machine: Machine) -> dict[str, float]:
     - ``l1`` and ``l2``, loads of a vector from a cache; ``beyond_line`` and ``streamed_line``, of a vector from
       beyond the second-level cache, once or again and again;
     - ``NAME.arriving``, by which a load takes longer from a line that is still in flight;
-    - ``l2_byte`` and ``streamed_byte``, the delivery of a byte by the second-level cache, or from beyond it in
-      addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows wait for;
+    - ``l2_byte``, ``streamed_byte`` and ``streamed_pixels_byte``, the delivery of a byte by the second-level cache, or
+      from beyond it in addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows
+      wait for;
       ``transform_far.USE`` and ``transform_prefetched.USE``, the delivery of a byte for a use by a transform;
       ``refill_byte``, its delivery during arithmetic;
     - ``page_turn_near``, a store to another page that only the first table of addresses lacks;
@@ -60,6 +61,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "streamed_line": far * costs.streamed,
         "l2_byte": 1 / rate,
         "streamed_byte": (costs.streamed - 1) / rate,
+        "streamed_pixels_byte": (costs.streamed_pixels - 1) / rate,
         "exposed_near_byte": costs.exposed_near / rate,
         "exposed_near_run": costs.exposed_near * costs.run / rate,
         "exposed_evicted_run": costs.exposed_near * costs.evicted_run / rate,

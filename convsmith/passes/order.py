@@ -131,8 +131,9 @@ def in_any_order(path: Path, loops: Container[Var] | None = None) -> NewPath:
     )  # fmt: skip
 
 
-def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:
-    """Raise ConfigError if a reduction cannot be moved around the ``count`` outermost loops of ``loop``.
+def require_order_in_passes(what: str, loop: For, count: int, pieces: int, outer: int, ranges: Ranges) -> None:
+    """Raise ConfigError if the ``outer`` outermost loops of a reduction cannot be moved around the ``count`` outermost
+    loops of ``loop``.
 
     The outermost loops hold a block: a start, loops over the ``pieces`` of the reduction, and statements that finish.
     In the new order, the start runs only in the first iteration of the reduction, and the final statements only in the
@@ -146,7 +147,7 @@ def require_order_in_passes(what: str, loop: For, count: int, pieces: int, range
         return 0 if place == 0 else 1 if place <= pieces else 2
 
     def reduction_first(path: Path) -> NewPath:
-        return (path[count], path[count + 1], *path[:count], *path[count + 2 :])
+        return (*path[count : count + 1 + outer], *path[:count], *path[count + 1 + outer :])
 
     require_order(what, [x for x in sites if part(x) == 1], reduction_first, ranges, sums=True)
     require_order(

@@ -82,12 +82,14 @@ def empty_terms(st: Statement, config: Config) -> int:
 
 
 def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
-    """Return whether the padded copy of A has zeros for the missing terms of the last instruction on fragments."""
-    is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
-    sizes = st.extents
-    return (
-        is_padded and prod(sizes[n] for n in fused_dims(config, config.tiles_at("k_step")[0][0])) % nest.unit.terms > 0
-    )
+    """Return whether the padded copy of A has zeros for the missing terms of the last instruction: of one on fragments,
+    or of a dot product of channels.
+    """
+    if not nest.unit.dot or not is_copied(st, config) or has_windows(config):
+        return False
+    loop, sizes = config.tiles_at("k_step")[0][0], st.extents
+    is_filled = bool(nest.rows) or Var(loop) in st.a.coords
+    return is_filled and prod(sizes[n] for n in fused_dims(config, loop)) % nest.unit.terms > 0
 
 
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:

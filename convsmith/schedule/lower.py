@@ -211,7 +211,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     nest = k.nest
     if not nest.has_lanes:
         return
-    stepping = [x for x in nest.reduce if x.level != "register" and x is not nest.depth]
+    stepping = [x for x in nest.reduce if x.level != "register" and x not in nest.depth]
     for x in reversed(stepping[:-1]):
         s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
 

@@ -34,14 +34,14 @@ class Nest:
     """The loops ``made`` by tiling, outermost first within each level and role, and the ``unit`` of their products.
 
     Code asks for loops by level and role (`at`); the properties name frequent queries. Between the iterations of the
-    loop ``depth``, which steps over cache tiles of a reduction loop, memory holds the sums of the loops ``within`` it.
+    loops ``depth``, which step over cache tiles of reduction loops, memory holds the sums of the loops ``within`` them.
     Vectors are ``scalable`` if the machine has vectors of any length. Warps that compute fragments have ``warp_size``
     lanes, and the tile ``warp`` if the lanes load the factors; otherwise ``copiers``, further threads, start copies.
     """
 
     made: tuple[Loop, ...]
     unit: ProductShape
-    depth: Loop | None = None
+    depth: tuple[Loop, ...] = ()
     within: tuple[Loop, ...] = ()
     scalable: bool = False
     warp: WarpTile | None = None
@@ -228,8 +228,8 @@ class Nest:
 
     @cached_property
     def to_tile(self) -> tuple[Loop, ...]:
-        """Loops around the register tile, including the loop ``depth`` of the reduction, outermost first."""
-        return (*self.outside, *((self.depth,) if self.depth is not None and self.within else ()), *self.within)
+        """Loops around the register tile, including the loops ``depth`` of the reduction, outermost first."""
+        return (*self.outside, *(self.depth if self.within else ()), *self.within)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -338,7 +338,7 @@ class _VectorTiles(NestBuilder):
         steps = [x for x in (*blocks, *classes) if x.role == "k"]
         steps += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
         steps += [x for parts in reduce.values() for x in parts]
-        within = tuple(around[first:]) if depth is not None else ()
+        within = tuple(around[first:]) if depth else ()
         return Nest((*around, *steps, *inner), self.unit, depth, within, self.scalable)
 
     def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:
@@ -400,12 +400,13 @@ class _VectorTiles(NestBuilder):
 
     def blocks(
         self, outer: dict[str, Loop], reduce: dict[str, list[Loop]]
-    ) -> tuple[list[Loop], Loop | None, int]:  # fmt: skip
-        """Split the loops over register tiles into cache tiles; return the loops over cache tiles, the loop of a
-        reduction among them, and the number of loops before it.
+    ) -> tuple[list[Loop], tuple[Loop, ...], int]:  # fmt: skip
+        """Split the loops over register tiles into cache tiles; return the loops over cache tiles, the loops of the
+        reduction among them, and the number of loops before these.
         """
         blocks: list[Loop] = []
-        depth, before, seen = None, 0, dict.fromkeys(self.loops.extents, 0)
+        depth: list[Loop] = []
+        before, seen = 0, dict.fromkeys(self.loops.extents, 0)
         for n, size in self.config.tiles_at("cache"):
             if size not in self.cached(n)[seen[n] :]:
                 continue
@@ -421,9 +422,10 @@ class _VectorTiles(NestBuilder):
                 else:
                     outer[n] = tiles
             if loop.role == "k":
-                depth, before = loop, len(blocks)
+                before = before if depth else len(blocks)
+                depth.append(loop)
             blocks.append(loop)
-        return blocks, depth, before
+        return blocks, tuple(depth), before
 
 
 class _GroupTiles(NestBuilder):

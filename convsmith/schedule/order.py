@@ -122,7 +122,7 @@ def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:
             columns = [x for x in nest.vectors if x.of == nest.lane.of]
             fragments = [x for x in nest.vectors if x not in columns]
             s.run(reorder, tuple(written[x] for x in (*fragments, *nest.rows, *columns)))
-    if nest.depth is not None and nest.within:
+    if nest.depth and nest.within:
         place = (_position(nest, config.lane),) if k.sums is not None else ()
         s.run(block_reduction, nest.depth, nest.within, k.sums, place)
     return written

@@ -80,9 +80,13 @@ def check_config(
         if loops.kinds[name] != "k":
             raise ConfigError("k_step", f"--k_step={name}:{size}: loop {name} is no reduction loop")
     deep = [n for n, _ in config.tiles_at("cache") if loops.kinds[n] == "k"]
-    if len(deep) > 1 or config.lane in deep:
+    places = [place for place, (n, _) in enumerate(config.tiles_at("cache")) if n in deep]
+    adjacent = not deep or places[-1] - places[0] < len(deep) == len({*deep})
+    if config.lane in deep or not adjacent:
         raise ConfigError(
-            "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
+            "cache",
+            f"--cache={','.join(deep)}: legal are adjacent cache tiles of different reduction loops that lanes do not "
+            "lie along",
         )
     if indirect(st, config) and loops.residues.keys() & set(deep):
         raise ConfigError(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from math import inf, prod
 
-from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
-from convsmith.statement.statement import view_steps
+from convsmith.schedule.loops import Loops
 from convsmith.tune.blocks import with_near_pixels
 from convsmith.tune.features import Section, cycles
 from convsmith.tune.model import Model
@@ -32,9 +29,9 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
     if not model.st.constant:
         if config.tiles_at("split") or model.unit.rows > 1:
             return config
-        nests = [(loops, config), *_with_joined_rows(model, config)]
         near = partial(model.cycles, near=True)
-        return with_near_pixels(model.traffic, nests, _packed_once(model, loops, config), near, model.delivered)
+        factors = _packed_once(model, loops, config)
+        return with_near_pixels(model.traffic, loops, config, factors, near, model.delivered)
     config = _with_inner_taps(model, loops, config)
     if not model.traffic.is_far(config):
         return config
@@ -43,22 +40,6 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
         return config
     chosen = _ordered(model.traffic, loops, config, model.images)
     return chosen.changed(stream=streamed(model, loops, chosen)) if model.unit.rows > 1 else chosen
-
-
-def _with_joined_rows(model: Model, config: Config) -> Iterator[tuple[Loops, Config]]:
-    """Yield the loops and the config of a gradient of the weights with the loops over images and rows fused, if
-    rows have a constant stride in memory.
-    """
-    images = next((d.name for d in model.st.of("k") if d.sort == "images" and d.size > 1), "")
-    pixels = [n for n in model.st.reduce if n in config.reduce and n != config.lane]
-    if pixels[:1] != [images] or len(pixels) < 2 or not all(is_true(view.mask) for view in model.st.factors):
-        return
-    rows, steps = pixels[1], [view_steps(view) for view in model.st.factors]
-    if any(s.get(Var(images), 0) != model.sizes[rows] * s.get(Var(rows), 0) for s in steps):
-        return
-    reduce = (fused_name(images, rows), *(n for n in config.reduce if n not in pixels[:2]))
-    joined = config.changed(fuse=(*config.fuse, (images, rows)), reduce=reduce)
-    yield loops_after_fusing(model.st, joined), joined
 
 
 def _packed_once(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ too.
 
 A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
 one block of pixels before the next block if that moves less data between memories. Threads then share blocks of the
-result, each of which passes over all blocks of pixels. A block may contain rows of some images, if the loops over
-images and rows are fused. Factors are packed in each call if loading the channels of a tile, which are not adjacent to
-the channels of the next pixel, would be much slower.
+result, each of which passes over all blocks of pixels. A block may contain rows of one image. Factors are packed in
+each call if loading the channels of a tile, which are not adjacent to the channels of the next pixel, would be much
+slower.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from itertools import combinations, product
 from math import inf, prod
 from typing import TypeVar
 
+from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 OUT_OF_ORDER = 1.5
 """Maximum ratio of memory cycles at which a gradient of the weights is written in the order of memory."""
 MIN_PACKING_GAIN = 1.5
-"""Minimum ratio of cycles from which a factor of a gradient of the weights is packed, or its loops are fused."""
+"""Minimum ratio of cycles from which a factor of a gradient of the weights is packed."""
 MAX_SUMS_RATIO = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
 MAX_IMBALANCE = 1.2
@@ -83,42 +84,43 @@ def with_blocks_of_pixels(
 
     blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
     tiled = [config.changed(cache=(block,)) for block in blocks]
-    block, order = best = _less((config, config.order), [(c, config.order) for c in tiled], cycles, MIN_TRAFFIC_GAIN)
+    best = _less((config, config.order), [(c, config.order) for c in tiled], cycles, MIN_TRAFFIC_GAIN)
     if (traffic.least(config) + turns) * OUT_OF_ORDER < cycles(best):
         others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
         reordered = [(c, order) for c in (config, *tiled) for order in others]
-        block, order = _less(best, reordered, cycles, OUT_OF_ORDER)
+        best = _less(best, reordered, cycles, OUT_OF_ORDER)
+    rows = _blocks_of_rows(traffic, loops, config) if traffic.is_far(config) else ()
+    rowwise = [(config.changed(cache=tiles), config.order) for tiles in rows]
+    block, order = _less(best, rowwise, cycles, MIN_TRAFFIC_GAIN)
     chosen = block if order == block.order else block.changed(order=order)
     return chosen if config.threads == 1 or not chosen.tiles_at("cache") else _for_threads(loops, chosen, delivered)
 
 
 def with_near_pixels(
-    traffic: Traffic, nests: Sequence[tuple[Loops, Config]], factors: Sequence[str],
+    traffic: Traffic, loops: Loops, config: Config, factors: Sequence[str],
     near: Callable[[Loops, Config], float], delivered: Callable[[Loops, Config, float], float],
 ) -> Config:  # fmt: skip
-    """Return the config of a gradient of the weights, the first of `nests`, with blocks of pixels; or any of `nests`
-    with blocks of pixels and some of `factors` packed in each call, if loads are then much faster.
+    """Return the config of a gradient of the weights with blocks of pixels, and with some of `factors` packed in each
+    call, if loads are then much faster.
 
     `near` returns the cycles of a config on one thread with operands in near caches, packing included; `delivered` adds
     the cycles in which memories deliver the operands.
     """
 
-    def arranged(loops: Loops, config: Config) -> tuple[float, Config]:
+    def arranged(config: Config) -> tuple[float, Config]:
         cycles = near(loops, config)
         chosen = with_blocks_of_pixels(traffic, loops, config, lambda c: delivered(loops, c, cycles))
         return delivered(loops, chosen, cycles), chosen
 
-    (loops, config), *_ = nests
-    expected, chosen = arranged(loops, config)
+    expected, chosen = arranged(config)
     if expected <= near(loops, config) * MIN_PACKING_GAIN:
         return chosen
     most = expected / MIN_PACKING_GAIN  # beyond it, near operands alone exclude a config, however memories deliver them
     apart = [name for name in factors if name not in config.staged("pack")]
     packs = [
-        (*config.staged("pack"), *names) for count in range(len(apart) + 1) for names in combinations(apart, count)
+        (*config.staged("pack"), *names) for count in range(1, len(apart) + 1) for names in combinations(apart, count)
     ]
-    others = ((loops, each.changed(pack=pack)) for loops, each in nests for pack in packs)
-    worth = [arranged(loops, each) for loops, each in others if each != config and near(loops, each) < most]
+    worth = [arranged(each) for each in (config.changed(pack=pack) for pack in packs) if near(loops, each) < most]
     least, other = min(worth, key=lambda each: each[0], default=(inf, chosen))
     return other if least < most else chosen
 
@@ -160,18 +162,51 @@ def _less(first: T, others: list[T], cycles: Callable[[T], float], by: float) ->
 
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
     """Yield loops over pixels with block sizes, by repeated halving, that amortise loading the sums again."""
+    terms, units = _terms_of_sums(traffic, loops, config)
+    for n, unit in units.items():
+        yield from ((n, size) for size in _halves(loops.extents[n], unit, terms, traffic.target.costs.reload))
+
+
+def _terms_of_sums(traffic: Traffic, loops: Loops, config: Config) -> tuple[int, dict[str, int]]:
+    """Return the terms of a sum, 0 if the sums of all register tiles exceed what memory may keep between blocks, and
+    the loops over pixels with the iterations of a step.
+    """
     target, acc = traffic.target, dtype(traffic.st.acc)
     lanes = target.width(acc) if loops.kinds[config.lane] == "k" else 1
     sums = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k") * lanes * acc.bytes
     if sums > target.l2.bytes * MAX_SUMS_RATIO:
-        return
-    terms = prod(loops.extents[n] for n in loops.of("k"))
-    for n in (n for n in config.reduce if n in loops.extents and n != config.lane):
-        whole, unit = loops.extents[n], max(config.size(n), dict(config.tiles_at("k_step")).get(n, 1))
-        size = whole
-        while (size := -(-size // (2 * unit)) * unit) < whole:
-            if terms * size // whole // lanes < target.costs.reload:
-                break
-            yield n, size
-            if size == unit:
-                break
+        return 0, {}
+    pixels = [n for n in config.reduce if n in loops.extents and n != config.lane]
+    units = {n: max(config.size(n), dict(config.tiles_at("k_step")).get(n, 1)) for n in pixels}
+    return prod(loops.extents[n] for n in loops.of("k")) // lanes, units
+
+
+def _blocks_of_rows(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield blocks of some rows of one image if the second-level cache does not hold an image: of the next to outermost
+    loop over pixels within a step of the outermost one. The rows are at least a page of each factor as it lies in
+    memory.
+    """
+    target, (terms, units) = traffic.target, _terms_of_sums(traffic, loops, config)
+    running = [n for n, unit in units.items() if loops.extents[n] > unit]
+    if len(running) > 2:
+        outer, inner, *_ = running
+        part = units[outer] / loops.extents[outer]
+        if traffic.once(config) * part <= target.l2.bytes:
+            return
+        left, row = int(terms * part), Var(loops.dims[inner][-1])
+        plain = [view for view in traffic.st.factors if view.name not in config.staged("pack")]
+        pitch = min((abs(view_steps(view).get(row, 0)) * dtype(view.dtype).bytes for view in plain), default=0)
+        for size in _halves(loops.extents[inner], units[inner], left, target.costs.reload):
+            if size * pitch >= target.costs.page:
+                yield (outer, units[outer]), (inner, size)
+
+
+def _halves(whole: int, unit: int, terms: int, least: int) -> Iterator[int]:
+    """Yield the sizes of blocks of a loop with ``whole`` iterations, multiples of ``unit`` by repeated halving, that
+    have at least ``least`` of the ``terms`` of all iterations.
+    """
+    size = whole
+    while (size := -(-size // (2 * unit)) * unit) < whole and terms * size // whole >= least:
+        yield size
+        if size == unit:
+            return

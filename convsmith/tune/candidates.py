@@ -177,8 +177,6 @@ def _arranged(model: Model, loops: Loops, choice: Choice, bound: MemoryBound) ->
     config = arranged(model, loops, choice.config)
     if config != choice.config and not bound.permits(config):
         config = choice.config
-    if config.fuse != choice.config.fuse:
-        loops = loops_after_fusing(model.st, config)
     cycles = choice.cycles if config.staged("pack") == choice.config.staged("pack") else model.cycles(loops, config)
     return _ModelledChoice(replace(choice, cycles=cycles, config=config), (model, loops))
 

@@ -157,7 +157,8 @@ def _reductions(at: Point) -> Iterator[Changes]:
 
 
 def _caches(at: Point) -> Iterator[Changes]:
-    """Yield cache tiles: none, of one loop, and of two loops including a reduction loop."""
+    """Yield cache tiles: none, of one loop, and of two loops including a reduction loop, or the outermost two of these.
+    """
     c, loops = at.config, at.loops
     yield dict(cache=())
     sizes: dict[str, list[tuple[str, int]]] = {}
@@ -170,6 +171,9 @@ def _caches(at: Point) -> Iterator[Changes]:
     for one in (*deep, *wide):
         yield dict(cache=(one,))
     for outer, inner in product(wide, deep):
+        yield dict(cache=(outer, inner))
+    first, second = ([s for s in deep if s[0] == n] for n in [*(n for n in c.reduce if sizes.get(n)), "", ""][:2])
+    for outer, inner in product(first[:1], second):
         yield dict(cache=(outer, inner))
 
 

@@ -173,7 +173,8 @@ class Traffic:
     def _delivered(self, moved: MovedBytes) -> float:
         """Return the cycles in which memories deliver what is ``moved``."""
         near, far = moved.means
-        events = ("l2_byte", near), ("streamed_byte", far), ("page_walk", moved.pages)
+        streamed = "streamed_pixels_byte" if self.st.constant else "streamed_byte"
+        events = ("l2_byte", near), (streamed, far), ("page_walk", moved.pages)
         return cycles((Section(1, (("traffic", events),)),), self.target)
 
     def moved(self, loops: Loops, config: Config, order: tuple[str, ...] | None = None) -> MovedBytes:

@@ -73,6 +73,8 @@ def winograd_configs(
                 made = winograd_of(problem, base, target, dynamic=False)
             except ConfigError:
                 continue
+            if made.tasks * prod(made.product.extents.values()) >= problem.flops_real:
+                continue  # twice the products of a direct kernel, which skips the taps in the padding of small images
             if target.costs.prefetches_transform(_bytes_of_weights(made)):
                 base = base.changed(stream=(WEIGHTS,))
             if not all(_is_transposed(copy, made, target) for copy in made.copies):

@@ -26,8 +26,18 @@ WORDS = [(name, n, k) for name in ("u8", "bf16", "f32") for n in (2, 4, 8) for k
 @pytest.mark.parametrize("name, lanes, active", WORDS)
 def test_lanes_form_words_of_at_most_64_bits(name: str, lanes: int, active: int) -> None:
     t = dtype(name)
-    assert is_word(t, strided(lanes, 1, active), 0) == (16 <= lanes * t.bits <= 64)
-    assert not is_word(t, strided(lanes, 1, active), t.bytes)
+    fits = 16 <= lanes * t.bits <= 64
+    assert is_word(t, strided(lanes, 1, active), 0) == fits
+    assert is_word(t, strided(lanes, 1, active), t.bytes) == (fits and active == 1 and name != "f32")
+
+
+def test_a_single_channel_of_a_pair_is_one_load() -> None:
+    words = "--lane=oc --register=ow:4,oc:32 --instruction=vdpbf16ps_512 --k_step=ic:2"
+    config = Config.parse(f"--target=avx512_bf16 {words}")
+    problem = parse_problem("--dt=bf16 --stag=axb --dtag=axb mb1ic3ih9oc32oh7kh3ph0")
+    with interning():
+        text = lower(plan_for(problem.canonical(), config, target("avx512_bf16"))).text
+    assert "load i16" in text and "masked.load.v2" not in text
 
 
 def parts(nbytes: int) -> list[tuple[int, int]]:

@@ -44,6 +44,9 @@ BLOCKS = [
     ("--dir=BWD_W g2mb1ic4ih20oc6oh20kh5ph2", "--lane=ow --register=kw:2,ic:2 --cache=oc:2,oh:8 --pack="),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=pad_copy"),
     ("mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=ic:8 --realise=indirection"),
+    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --cache=oc:32,kh:2,ic:8,oh:3"),
+    ("--dir=BWD_W mb4ic5ih9oc6oh5kh3ph1sh2", "--lane=oc --register=ic:2,oc:16 --cache=mb:1,oh:2 --pack=diff_dst"),
+    ("--dir=BWD_W mb5ic5ih7oc40oh7kh3ph1", "--lane=oc --register=ic:2,oc:16 --cache=oc:32,oh:3,mb:2,ic:4 --pack="),
 ]  # fmt: skip
 
 
@@ -172,9 +175,10 @@ def test_what_is_no_block(words: str, text: str) -> None:
     assert caught.value.code == "cache" and text in str(caught.value)
 
 
-def test_one_reduction_loop_at_most() -> None:
-    config = "--target=generic --lane=oc --cache=ic:4,kh:1"
-    with pytest.raises(cs.ConfigError, match="legal is one reduction loop") as caught:
+@pytest.mark.parametrize("blocks", ["ic:4,oh:3,kh:1", "ic:4,ic:2"])
+def test_blocks_of_reduction_loops_are_adjacent(blocks: str) -> None:
+    config = f"--target=generic --lane=oc --cache={blocks}"
+    with pytest.raises(cs.ConfigError, match="adjacent cache tiles of different reduction loops") as caught:
         cs.compile("ic8ih7oc8oh7kh3ph1", config=config)
     assert caught.value.code == "cache"
     assert str(Config.parse(config).changed(cache=(("ic", 4),))).endswith("--cache=ic:4")

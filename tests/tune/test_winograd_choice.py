@@ -192,3 +192,10 @@ def test_threads_share_an_image_along_axes_that_are_not_transformed(line: str, t
         machine = target("avx512")
         config = default_config(problem, machine, threads)
         assert config.tiles_at("winograd") and winograd_of(problem, config, machine, dynamic=False).tasks >= threads
+
+
+@pytest.mark.parametrize(("size", "transformed"), [(1, False), (3, True)])
+def test_images_whose_taps_are_padding_have_no_transform(size: int, transformed: bool) -> None:
+    """A direct kernel of an image of one pixel multiplies one tap of nine, a transform 16 elements."""
+    line = f"--stag=axb --dtag=axb mb64ic256ih{size}oc64oh{size}kh3ph1"
+    assert default_config(parse_problem(line), target("avx512")).has_transform == transformed
