@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from convsmith.diag.choices import choices
@@ -72,7 +73,7 @@ def compile(
     count = thread_count(threads)
 
     def made(shapes: Shapes, weights: PackedWeights) -> NetworkProgram:
-        return program_of(read_graph(proto, shapes), count, weights=weights)
+        return replace(program_of(read_graph(proto, shapes), count, weights=weights), name=name)
 
     whole = NetworkOfSizes(name, dims, made)
     for n in counts if not isinstance(batch, int) else ():

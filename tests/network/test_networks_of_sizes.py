@@ -86,6 +86,13 @@ def test_plans_are_saved_and_a_file_names_its_sizes(net: cs.NetworkOfSizes, tmp_
         empty.save(tmp_path / "empty.cs")
 
 
+def test_a_file_keeps_the_name_of_its_model(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(pixels().SerializeToString())
+    net: Any = cs.onnx.compile(tmp_path / "net.onnx", batch=(1,), inputs={"x": ("N", 3, 16, 16)}, threads=1)
+    net.save(tmp_path / "net.cs")
+    assert repr(cs.load(tmp_path / "net.cs")) == repr(net) and "net.onnx" in repr(net)
+
+
 def test_one_number_is_a_network_of_that_batch() -> None:
     assert cs.onnx.compile(residual_net(16), batch=2, threads=1).inputs == {"x": (2, 3, 16, 16)}
 
