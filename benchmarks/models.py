@@ -45,9 +45,10 @@ SAMPLE_SECONDS = 0.05
 """Seconds of a sample, of several calls where these are short."""
 ROW_SECONDS, FEWEST_ROUNDS = 6.0, 3
 """Seconds after which the rounds of a network end, and rounds that are run in any case."""
-TRAINED = "resnet18"
-"""The network of the training step."""
-TRAINING_BATCH = 8
+TRAINED = {"resnet18": 8, "mobilenet_v2": 8, "unet": 1}
+"""The networks of the training steps, with the samples of a batch."""
+ONLY_TRAINED = "resnet18"
+"""The network that is measured in a training step alone."""
 
 Row = dict[str, Any]
 Call = Callable[[], object]
@@ -99,14 +100,15 @@ def _measured_rows(options: argparse.Namespace, peers: Sequence[str]) -> Iterato
                 ways = [way for way in peers if way != "compile" or name in options.compiled.split(",")]
                 yield _in_a_process(name, batch, threads, ways, options.rounds)
         if options.train:
-            yield _in_a_process(f"train {TRAINED}", TRAINING_BATCH, threads, ["eager"], options.rounds)
+            for name, batch in TRAINED.items():
+                yield _in_a_process(f"train {name}", batch, threads, ["eager"], options.rounds)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     from torch_networks import NETWORKS
 
     parser = argparse.ArgumentParser(description="Whole networks beside other libraries.")
-    names = ",".join(name for name in NETWORKS if name != TRAINED)
+    names = ",".join(name for name in NETWORKS if name != ONLY_TRAINED)
     parser.add_argument("--models", default=names, help=f"networks, with commas between (default: {names})")
     parser.add_argument("--batches", default="1,16", help="samples in a batch (default: 1,16)")
     parser.add_argument("--threads", default="1,2", help="thread counts (default: 1,2)")
@@ -139,7 +141,10 @@ def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: 
 
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
-    calls, facts = _training(batch) if name.startswith("train ") else _inference(name, batch, threads, peers)
+    if name.startswith("train "):
+        calls, facts = _training(name.removeprefix("train "), batch)
+    else:
+        calls, facts = _inference(name, batch, threads, peers)
     if not rounds:
         for call in calls.values():
             call()
@@ -218,7 +223,7 @@ def _session(model: Any, x: Any, threads: int) -> Call:
     return lambda: session.run_with_iobinding(binding)
 
 
-def _training(batch: int) -> tuple[dict[str, Call], Row]:
+def _training(name: str, batch: int) -> tuple[dict[str, Call], Row]:
     """Return a call of forward and backward of a network by eager torch, and by our operators in their place."""
     import torch
     from torch import nn
@@ -240,12 +245,19 @@ def _training(batch: int) -> tuple[dict[str, Call], Row]:
         def forward(self, x: Any) -> Any:
             return ct.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
+    class OurConvTranspose2d(nn.ConvTranspose2d):
+        """A transposed convolution by our operator."""
+
+        def forward(self, x: Any) -> Any:  # type: ignore[override]
+            own = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+            return ct.conv_transpose2d(x, self.weight, self.bias, *own)
+
+    classes = {nn.Conv2d: OurConv2d, nn.ConvTranspose2d: OurConvTranspose2d}
     last = torch.channels_last
-    eager, x = network(TRAINED, batch)
-    ours, _ = network(TRAINED, batch)
+    eager, x = network(name, batch)
+    ours, _ = network(name, batch)
     for module in ours.modules():
-        if type(module) is nn.Conv2d:
-            module.__class__ = OurConv2d
+        module.__class__ = classes.get(type(module), type(module))  # type: ignore[call-overload]
     x = x.contiguous(memory_format=last)
     return {
         "ours": step(ours.train().to(memory_format=last), x), "eager": step(eager.train().to(memory_format=last), x),

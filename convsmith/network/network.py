@@ -14,6 +14,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.network.file import save_image
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
+from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
 from convsmith.runtime.border import Border
 from convsmith.runtime.host import HostLibrary
@@ -82,6 +83,18 @@ class Network:
         results = self.run({**given, **named})
         found = tuple(results[x.name] for x in self.image.outputs)
         return found[0] if len(found) == 1 else found
+
+    def problems(self) -> list[tuple[Problem, tuple[str, ...]]]:
+        """Return the convolutions and products in order, each with the names of the nodes of the model that it
+        computes; there are none for a network that was loaded from a file.
+        """
+        steps = () if self._program is None else self._program.steps
+        works = [(self._program.kernels[step.kernel].work, step) for step in steps if self._program is not None]
+        return [(work, step.names) for work, step in works if isinstance(work, Problem) and not step.operand]
+
+    def run_on(self, addresses: Sequence[int], keep: object) -> None:
+        """Run on row-major arrays at `addresses`, those of inputs and then of outputs; `keep` holds their memory."""
+        self._call.run(addresses, keep)
 
     def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name; an output in `arrays` is written in place."""

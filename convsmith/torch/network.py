@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.network import Network
 from convsmith.onnx.network import network_of
+from convsmith.torch.networks import in_words
 from convsmith.torch.optimization import checked_example
-from convsmith.torch.parts import in_words
 from convsmith.torch.program import graph_of_program
 
 __all__ = ["compile"]

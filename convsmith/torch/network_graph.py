@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import getitem
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.numpy_api import compile
@@ -25,14 +25,13 @@ from convsmith.torch.chains import chained
 from convsmith.torch.choice import Times, times_of
 from convsmith.torch.fold import Folded, Form, Refused, convolutions, form_of, is_product, without_identities
 from convsmith.torch.layouts import has_one_order
+from convsmith.torch.native import NetworkOptions, graph_of_networks, networks_by_export
+from convsmith.torch.networks import Progress
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.segment import Segment
 from convsmith.torch.segment_plan import PlacedLayer
 
 __all__ = ["Work"]
-
-_Bar: TypeAlias = Callable[[str, int], Callable[[], object]]
-
 
 class Work(NamedTuple):
     """The report to fill, and the options of `optimize`."""
@@ -48,6 +47,10 @@ class Work(NamedTuple):
         without_identities(traced)
         _Shapes(traced).run(*inputs)
         _with_casts(traced)
+        with _bars(self) as bar:
+            made = graph_of_networks(traced, inputs, self._options(bar), lambda: _waiting(traced, self))
+        if made is not None:
+            return made
         found = list(convolutions(traced))
         for x in found:
             if isinstance(x, Refused):
@@ -60,6 +63,15 @@ class Work(NamedTuple):
         return _rebuilt(traced, with_layers_between(traced, ours), self)
 
 
+    def by_export(self, part: nn.Module, inputs: Sequence[Any], name: str) -> fx.GraphModule | None:
+        """Return a graph of native functions of a module, for sizes and types of `inputs`; None if it has none."""
+        with _bars(self) as bar:
+            return networks_by_export(part, inputs, self._options(bar), name)
+
+    def _options(self, bar: Progress) -> NetworkOptions:
+        return NetworkOptions(self.report, self.threads, self.keep_faster, bar)
+
+
 class _Shapes(fx.Interpreter):
     """Runs a graph and records the form of each tensor, and each value that is a data type."""
 
@@ -69,6 +81,11 @@ class _Shapes(fx.Interpreter):
             n.meta["form"] = Form(tuple(result.shape), result.dtype, devices.device_of(result))
         n.meta["dtype"] = result if isinstance(result, torch.dtype) else None
         return result
+
+
+def _waiting(traced: fx.GraphModule, work: Work) -> fx.GraphModule:
+    """Return a graph with segments that compile their kernels at their first calls."""
+    return _rebuilt(traced, [x for x in convolutions(traced) if isinstance(x, Folded)], work, waits=True)
 
 
 def _with_casts(traced: fx.GraphModule) -> None:
@@ -107,7 +124,7 @@ def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
         return _faster(groups, work, bar)
 
 
-def _faster(groups: Mapping[tuple[Conv, str], list[Folded]], work: Work, bar: _Bar
+def _faster(groups: Mapping[tuple[Conv, str], list[Folded]], work: Work, bar: Progress
 ) -> list[Folded]:
     """Return the layers that run faster on our kernels, problem by problem, and report all layers."""
     ours: list[Folded] = []
@@ -161,21 +178,24 @@ def _problems(layers: Sequence[Folded]) -> Iterator[tuple[Folded, Conv]]:
 
 
 @contextmanager
-def _bars(work: Work) -> Iterator[_Bar]:
+def _bars(work: Work) -> Iterator[Progress]:
     """Yield a function from a verb and a number of kernels to a function that counts one more of them, on a progress
     bar on stderr if that is wanted.
     """
     if not work.bar:
         yield lambda *_: lambda: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("kernels"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    text, count = progress.TextColumn, progress.MofNCompleteColumn
+    columns = (text("{task.description}"), progress.BarColumn(), count(), text("kernels"))
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         yield lambda verb, total: partial(
             shown.advance, shown.add_task(f"{verb} {work.report.network}", total=total)
         )  # fmt: skip
 
 
-def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.GraphModule:
+def _rebuilt(
+    traced: fx.GraphModule, ours: Sequence[Taken], work: Work, waits: bool = False
+) -> fx.GraphModule:
     """Return the network with segments in the place of the layers that are `ours`."""
     graph, by_last = traced.graph, {x.last: x for x in ours}
     inner = {node for x in ours for node in x.nodes[:-1]}
@@ -196,7 +216,7 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.Gr
             runs.append([])
     made: dict[fx.Node, fx.Node] = {}
     for n, run in enumerate(run for run in runs if run):
-        _replace_run(traced, run, f"convsmith_{n}", work, made)
+        _replace_run(traced, run, f"convsmith_{n}", work, made, waits)
     for node in graph.nodes:
         node.type = None  # torch cannot pickle annotations that are strings
         if node.op == "call_method" and node.target == "view" and not any(map(_is_dtype, node.args)):
@@ -233,8 +253,9 @@ def _orders(x: Taken) -> dict[fx.Node, bool]:
 
 
 def _replace_run(
-    traced: fx.GraphModule, run: Sequence[Taken], name: str, work: Work, made: dict[fx.Node, fx.Node]
-) -> None:
+    traced: fx.GraphModule, run: Sequence[Taken], name: str, work: Work, made: dict[fx.Node, fx.Node],
+    waits: bool,
+) -> None:  # fmt: skip
     """Replace consecutive layers by one segment; `made` maps replaced nodes to nodes of earlier segments."""
     graph = traced.graph
     results = {x.last: x for x in run}
@@ -255,7 +276,7 @@ def _replace_run(
     dtype = run[0].layer.dtype
     segment = Segment(
         places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, work.threads, work.report.other_sizes,
-        _device(run),
+        _device(run), waits,
     )  # fmt: skip
     traced.add_submodule(name, segment)
     with graph.inserting_after(run[-1].last):

@@ -28,7 +28,8 @@ from convsmith.torch.autocast import cast_type
 from convsmith.torch.copies import copied
 from convsmith.torch.layouts import check_memory
 from convsmith.torch.network_graph import Work
-from convsmith.torch.parts import Parts, in_words, region_of, tolerance
+from convsmith.torch.networks import in_words
+from convsmith.torch.parts import Parts, region_of, tolerance
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.tracing import ModuleCall
@@ -76,7 +77,7 @@ def optimize(
             made.convsmith_graphs = {}  # type: ignore[assignment]
             why = "the network computes with gradients of its own parameters"
         else:
-            parts = Parts(made, report, work.optimized)
+            parts = Parts(made, report, work.optimized, work.by_export)
             parts.improve(made, [ModuleCall(args, kwargs, region_of(args, kwargs), cast_type())])
             made.convsmith_graphs = _installed(made, parts, report, (args, kwargs, expected))  # type: ignore[assignment]
             why = "the example does not call it"
@@ -164,6 +165,7 @@ def _installed(
             part.remove()
         report.rows = [replace(row, runner="torch", why=why) if row.runner != "torch" else row for row in report.rows]
         report.chains.clear()
+        report.functions.clear()
         report.difference, graphs = 0.0, {}
     if "" in report.divided:
         count = len(graphs)

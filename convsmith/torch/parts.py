@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
-from convsmith.diag.errors import ConvsmithError, UnsupportedError
+from convsmith.diag.errors import UnsupportedError
 from convsmith.torch.autocast import cast_type, casting
+from convsmith.torch.networks import Networks, in_words
 from convsmith.torch.part_forward import PartForward
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
@@ -24,6 +25,7 @@ from convsmith.torch.segment import Segment
 from convsmith.torch.tracing import (
     ModuleCall,
     Traced,
+    exported,
     has_hooks,
     leaves_of,
     own_forward,
@@ -32,20 +34,24 @@ from convsmith.torch.tracing import (
 )
 from convsmith.torch.trees import difference, tensors_of
 
-__all__ = ["Parts", "in_words", "region_of", "tolerance"]
+__all__ = ["Parts", "region_of", "tolerance"]
 
 _Optimized = Callable[[fx.GraphModule, list[Any]], fx.GraphModule]
+_ByExport = Callable[[nn.Module, list[Any], str], fx.GraphModule | None]
 
 
 class Parts:
-    """The parts of a network; `optimized` returns the graph of a part with our kernels, given inputs.
+    """The parts of a network; `optimized` returns the graph of a part with our kernels, given inputs, and `by_export`
+    the graph of a module that is no graph of `torch.fx`, or None.
 
     `installed` maps the names of modules to the parts that run on our kernels.
     """
 
-    def __init__(self, network: nn.Module, report: OptimizeReport, optimized: _Optimized) -> None:
+    def __init__(
+        self, network: nn.Module, report: OptimizeReport, optimized: _Optimized, by_export: _ByExport
+    ) -> None:  # fmt: skip
         self._names = {id(m): name for name, m in network.named_modules()}
-        self._report, self._optimized = report, optimized
+        self._report, self._optimized, self._by_export = report, optimized, by_export
         self.installed: dict[str, PartForward] = {}
         self._improved: set[int] = set()
 
@@ -62,17 +68,17 @@ class Parts:
             self._report.divided[name] = region
             self._refuse(module, region)
             return
-        rows, chains = len(self._report.rows), len(self._report.chains)
+        before = self._report.lengths()
         try:
             # Hooks see the calls of their modules, so these modules are kept, whatever becomes of the module around
             # them.
             for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
                 self.improve(part, given)
-            rows, chains = len(self._report.rows), len(self._report.chains)
+            before = self._report.lengths()
             self._as_one(module, name, calls)
             return
         except Exception as error:  # the module's own code may raise anything on symbols; or a reason of ours
-            del self._report.rows[rows:], self._report.chains[chains:]
+            self._report.shorten(before)
             why = in_words(error)
         self._report.divided[name] = why
         try:
@@ -99,7 +105,7 @@ class Parts:
         for call in calls:
             if all(part.signature.inputs(*leaves_of(call.args, call.kwargs), call.cast) is None for part in parts):
                 parts.append(self._part(module, name, call))
-        if not any(isinstance(m, Segment) for part in parts for m in part.graph.modules()):
+        if not any(isinstance(m, Segment | Networks) for part in parts for m in part.graph.modules()):
             return
         made = PartForward(module, name, parts)
         for call in calls:
@@ -115,17 +121,25 @@ class Parts:
             try:
                 part = traced(module, signature_of(call, True), name)
             except Exception:  # the module's own code may raise anything on symbols; or a reason of ours
-                part = traced(module, signature_of(call, False), name)
+                try:
+                    part = traced(module, signature_of(call, False), name)
+                except Exception:
+                    found = self._exported(module, name, call)
+                    if found is None:
+                        raise
+                    return found
         inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
         assert inputs is not None
         with undone(module), casting(call.cast):
             return replace(part, graph=self._optimized(part.graph, inputs))
 
-
-def in_words(error: Exception) -> str:
-    """Return the first line of an error, preceded by its class if the class is not convsmith's."""
-    line = str(error).partition("\n")[0]
-    return line if isinstance(error, ConvsmithError) else f"{type(error).__name__}: {line}"
+    def _exported(self, module: nn.Module, name: str, call: ModuleCall) -> Traced | None:
+        """Return a module's graph as `torch.export` states it, with native functions; None if it has none."""
+        signature = signature_of(call, False)
+        inputs = signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
+        if call.cast is not None or inputs is None:
+            return None
+        return exported(module, signature, lambda root: self._by_export(root, inputs, name))
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -208,5 +222,5 @@ def tolerance(expected: Any, graphs: Iterable[nn.Module]) -> float:
     digits of the coarsest type.
     """
     types = {x.dtype for x in tensors_of(expected) if x.dtype.is_floating_point}
-    types |= {m.dtype for graph in graphs for m in graph.modules() if isinstance(m, Segment)}
+    types |= {m.dtype for graph in graphs for m in graph.modules() if isinstance(m, Segment | Networks)}
     return max((math.sqrt(torch.finfo(x).eps) for x in types), default=0.0)

@@ -7,9 +7,10 @@ the program is read; `ATEN` has a function for each other operator.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
@@ -28,11 +29,11 @@ from convsmith.torch.aten_products import PRODUCTS
 from convsmith.torch.aten_quantised import QUANTISED, integers_behind
 from convsmith.torch.aten_values import VALUES
 
-__all__ = ["ATEN", "graph_of_program"]
+__all__ = ["ATEN", "CHECKS", "ReadProgram", "graph_of_program"]
 
 ATEN: Mapping[str, AtenRow] = {**PRODUCTS, **VALUES, **MOVES_OF_ATEN, **QUANTISED}
 """By ATen's name, the function that emits a call."""
-_CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
+CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
 """Operators that compute nothing."""
 _WITHOUT_VALUES = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
 """Operators that read the shape and the type of a tensor, and not its elements."""
@@ -43,61 +44,107 @@ def graph_of_program(program: ExportedProgram, name: str) -> Graph:
 
     UnsupportedError names the nodes that no kernel computes, an argument that is no tensor, and a size that is open.
     """
-    return _ProgramReader(program, name).read()
+    return ReadProgram(program, name).whole()
+
+
+class ReadProgram:
+    """A program whose nodes have been read once: `nodes` are its nodes, `tensors` its constants by name, and `refused`
+    the reasons why nodes cannot be part of a graph.
+
+    UnsupportedError for a size that is open, and for a program that changes its inputs or its parameters.
+    """
+
+    def __init__(self, program: ExportedProgram, name: str) -> None:
+        made = program.run_decompositions({})  # only makes every operator free of effects
+        for spec in made.graph_signature.output_specs:
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                raise UnsupportedError(
+                    f"{name}: it changes {printable(str(spec.target))}; available are models without effects",
+                    code="effects",
+                )
+        self.name, self.nodes = name, list(made.graph.nodes)
+        self.outputs: Any = self.nodes[-1].args[0]
+        self._output_names = [str(getattr(spec.arg, "name", "")) for spec in made.graph_signature.output_specs]
+        self._reader = _ProgramReader(name, self.nodes)
+        placed = {node.name: node for node in self.nodes if node.op == "placeholder"}
+        inner = {**made.state_dict, **made.constants}
+        self.inputs: list[fx.Node] = []
+        for given in made.graph_signature.input_specs:
+            if given.kind is InputKind.USER_INPUT:
+                self.inputs.append(placed[given.arg.name])
+            else:
+                self._reader.hold(given.arg.name, inner[str(given.target)].detach())
+        self._reader.take_inputs(self.inputs)
+        self.refused = self._reader.read(self.nodes)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The constants by name."""
+        return self._reader.tensors
+
+    def is_constant(self, node: fx.Node) -> bool:
+        """Return whether a node depends on no input."""
+        return node.name in self.tensors or f"{node.name}.0" in self.tensors
+
+    def whole(self) -> Graph:
+        """Return the graph of all nodes. UnsupportedError names those that no kernel computes."""
+        if self.refused:
+            wrong = [(node.name, str(node.target), why) for node, why in self.refused.items()]
+            raise unavailable(self.name, wrong, ATEN)
+        return self._reader.graph(self._output_names)
+
+    def part(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Graph:
+        """Return the graph of some nodes, with these inputs and outputs. UnsupportedError if they have none."""
+        reader = _ProgramReader(self.name, self.nodes)
+        reader.tensors |= self.tensors
+        reader.constants |= {name: x for name, x in self._reader.constants.items() if name in self.tensors}
+        reader.integers |= {name: x for name, x in self._reader.integers.items() if name in self.tensors}
+        reader.take_inputs(inputs)
+        wrong = [(node.name, str(node.target), why) for node, why in reader.read(nodes).items()]
+        if wrong:
+            raise unavailable(self.name, wrong, ATEN)
+        return reader.graph([node.name for node in outputs])
 
 
 class _ProgramReader(GraphBuilder):
-    """Reads a program node by node; `tensors` are its constants."""
+    """Reads nodes of a program; `tensors` are its constants."""
 
-    def __init__(self, program: ExportedProgram, name: str) -> None:
-        self._program = program.run_decompositions({})  # only makes every operator free of effects
-        super().__init__(name, {}, (node.name for node in self._program.graph.nodes))
-        self._tensors: dict[str, Tensor] = {}
+    def __init__(self, name: str, nodes: Sequence[fx.Node]) -> None:
+        super().__init__(name, {}, [node.name for node in nodes])
+        self.tensors: dict[str, Tensor] = {}
         self._taken: dict[str, str] = {}
-        given = {node.name: node.meta.get("val") for node in self._program.graph.nodes if node.op == "placeholder"}
-        inner = {**self._program.state_dict, **self._program.constants}
-        for spec in self._program.graph_signature.input_specs:
-            if spec.kind is not InputKind.USER_INPUT:
-                self._hold(spec.arg.name, inner[str(spec.target)].detach())
+
+    def take_inputs(self, nodes: Sequence[fx.Node]) -> None:
+        """Add the tensors among the values of some nodes as inputs."""
+        for node in nodes:
+            value = node.meta.get("val")
+            if not isinstance(value, Tensor):
                 continue
-            value = given.get(spec.arg.name)
-            if isinstance(value, Tensor):
-                if not all(isinstance(size, int) for size in value.shape):
-                    raise UnsupportedError(
-                        f"{name}: the size of {spec.arg.name} is open, {tuple(value.shape)}; available are known sizes",
-                        code="size",
-                    )
-                dtype = torch.empty(0, dtype=value.dtype).numpy().dtype
-                self.input(spec.arg.name, dtype, tuple(value.shape))
+            if not all(isinstance(size, int) for size in value.shape):
+                raise UnsupportedError(
+                    f"{self.name}: the size of {node.name} is open, {tuple(value.shape)}; available are known sizes",
+                    code="size",
+                )
+            dtype = torch.empty(0, dtype=value.dtype).numpy().dtype
+            self.input(node.name, dtype, tuple(value.shape))
 
-    def _hold(self, name: str, x: Tensor) -> None:
+    def hold(self, name: str, x: Tensor) -> None:
         """Add a constant."""
-        self._tensors[name] = x
+        self.tensors[name] = x
         if x.dtype not in (torch.bfloat16,) and not x.is_complex():
-            self.constants[name] = x.resolve_neg().contiguous().numpy()
+            self.constants[name] = np.from_dlpack(x.resolve_neg().contiguous())  # `numpy()` would pin the storage
 
-    def read(self) -> Graph:
-        """Return the graph."""
-        wrong: list[tuple[str, str, str]] = []
-        for node in self._program.graph.nodes:
+    def read(self, nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
+        """Add nodes to the graph, and return the reasons why some of them cannot be added."""
+        wrong: dict[fx.Node, str] = {}
+        for node in nodes:
             if node.op == "call_function":
                 try:
                     self._read(node)
                 except ConvsmithError as error:
-                    wrong.append((node.name, str(node.target), str(error)))
+                    wrong[node] = str(error)
                     self._guess(node)
-        if wrong:
-            raise unavailable(self.name, wrong, ATEN)
-        outputs = []
-        for spec in self._program.graph_signature.output_specs:
-            if spec.kind is OutputKind.USER_OUTPUT:
-                outputs.append(str(spec.arg.name))
-            else:
-                raise UnsupportedError(
-                    f"{self.name}: it changes {printable(str(spec.target))}; available are models without effects",
-                    code="effects",
-                )
-        return self.graph(outputs)
+        return wrong
 
     def _read(self, node: fx.Node) -> None:
         """Read a node: it becomes nodes of the graph, or constants."""
@@ -106,12 +153,14 @@ class _ProgramReader(GraphBuilder):
             return
         packet = getattr(node.target, "overloadpacket", None)
         name = packet.__name__ if packet is not None else str(node.target)
-        if name in _CHECKS:
+        if name in CHECKS:
             return
         if name in _WITHOUT_VALUES:
             forms = {x: x.meta["val"] for x in node.all_input_nodes}
             self._compute(node, {x: torch.zeros(tuple(y.shape), dtype=y.dtype) for x, y in forms.items()})
-        elif packet is not None and all(x.name in self._tensors for x in node.all_input_nodes):
+        elif packet is not None and all(x.name in self.tensors for x in node.all_input_nodes):
+            if torch.Tag.nondeterministic_seeded in node.target.tags and name not in ATEN:  # type: ignore[union-attr]
+                raise UnsupportedError("it draws random numbers", code="random")
             self._compute(node)
         elif name in ATEN:
             ATEN[name](AtenCall(self, node))
@@ -122,7 +171,7 @@ class _ProgramReader(GraphBuilder):
         """Compute a node whose arguments are constants, or `given`."""
 
         def held(x: fx.Node) -> Tensor:
-            return self._tensors[x.name] if given is None else given[x]
+            return self.tensors[x.name] if given is None else given[x]
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), held)
         with torch.no_grad():
@@ -131,17 +180,17 @@ class _ProgramReader(GraphBuilder):
         if behind is not None:
             self.integers[node.name] = behind
         if isinstance(found, Tensor):
-            self._hold(node.name, found)
+            self.hold(node.name, found)
         else:
             for n, x in enumerate(found):
-                self._hold(f"{node.name}.{n}", x)
+                self.hold(f"{node.name}.{n}", x)
 
     def _take(self, node: fx.Node) -> None:
         """Give one of several results of a node the name under which others read it."""
         source: Any = node.args[0]
         name = f"{source.name}.{node.args[1]}"
-        if name in self._tensors:
-            self._hold(node.name, self._tensors[name])
+        if name in self.tensors:
+            self.hold(node.name, self.tensors[name])
             return
         if name in self.values:
             self.rename(name, node.name)

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from convsmith.torch.trees import tensors_of
 
-__all__ = ["fresh", "undone"]
+__all__ = ["fresh", "undone", "version_of"]
 
 _CONTAINERS = (dict, list, set, deque)
 
@@ -77,7 +77,7 @@ class _ModuleState:
                 written |= {id(x): x for x in parts if isinstance(x, Tensor)}
         # The elements of parameters are not copied: a write to a parameter is detected, but not undone.
         self._tensors = [
-            (x, None if id(x) in parameters else x.detach().clone(), _version(x)) for x in written.values()
+            (x, None if id(x) in parameters else x.detach().clone(), version_of(x)) for x in written.values()
         ]
         self._generators = _Generators()
 
@@ -92,7 +92,7 @@ class _ModuleState:
         for owner, name, value, before in self._containers:
             if not _same_parts(before, value):
                 return f"it writes its attribute {self._names[owner]}{name}"
-        if any(_version(x) != version for x, _, version in self._tensors):
+        if any(version_of(x) != version for x, _, version in self._tensors):
             return "it writes its parameters or buffers"
         return "it draws random numbers" if self._generators.changed() else ""
 
@@ -107,23 +107,26 @@ class _ModuleState:
                 (value.extend if isinstance(value, list | deque) else value.update)(before)
         with torch.no_grad():
             for x, elements, version in self._tensors:
-                if elements is not None and _version(x) != version:
+                if elements is not None and version_of(x) != version:
                     x.copy_(elements)
         self._generators.restore()
 
 
-def _version(x: Tensor) -> int:
+def version_of(x: Tensor) -> int:
+    """Return torch's count of writes to a tensor, or -1 for a tensor that has none."""
     return -1 if x.is_inference() else x._version
 
 
 def _same(one: object, other: object) -> bool:
-    """Return whether two attributes are one object, or tensors or plain values that are equal."""
+    """Return whether two attributes are one object, or tensors or plain values that are equal, or tuples of such."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
     return isinstance(one, bool | int | float | str) and one == other
 
 

@@ -6,6 +6,8 @@ import io
 import shutil
 import sys
 from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -13,11 +15,13 @@ from rich.table import Table
 from convsmith.diag.record import record
 from convsmith.torch.chains import ChainTimes
 
-__all__ = ["LayerRow", "OptimizeReport", "OtherSizes"]
+__all__ = ["FunctionTimes", "LayerRow", "OptimizeReport", "OtherSizes"]
 
 
 _GAP = 2
 """Characters between two columns."""
+_TIMES = ("us", "torch us", "ratio")
+"""Columns that are left out if no layer was measured."""
 _PROBLEM, _RUNNER = 9, 20
 """Maximum widths to which the columns of problems and of runners are cut."""
 
@@ -25,7 +29,7 @@ _PROBLEM, _RUNNER = 9, 20
 @record(frozen=True)
 class LayerRow:
     """Layers with one problem: their `names`, the operations folded into them, their times in seconds (0 if not
-    measured), who runs them, and why. Their `kind` is "convolution" or "linear".
+    measured), who runs them, and why. Their `kind` is "convolution", "linear" or "product".
     """
 
     names: tuple[str, ...]
@@ -36,6 +40,17 @@ class LayerRow:
     runner: str
     why: str = ""
     kind: str = "convolution"
+
+
+@record(frozen=True)
+class FunctionTimes:
+    """Native functions that compute a part of a network: their `count`, and the seconds of the part by them and by
+    torch (0 if not measured).
+    """
+
+    count: int
+    ours: float
+    torch: float
 
 
 @record(frozen=True)
@@ -59,6 +74,10 @@ class OptimizeReport:
     threads: int
     rows: list[LayerRow] = field(default_factory=list)
     chains: list[ChainTimes] = field(default_factory=list)
+    functions: list[FunctionTimes] = field(default_factory=list)
+    """Native functions, for each part of the network that runs as such."""
+    without_functions: list[str] = field(default_factory=list)
+    """The reasons why other parts have none: their convolutions run one after the other."""
     seconds: float = 0.0
     difference: float = 0.0
     """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
@@ -67,6 +86,18 @@ class OptimizeReport:
     """Modules that do not run as one graph, by name, and the reasons; parts inside of them may."""
     other_sizes: list[OtherSizes] = field(default_factory=list)
     """Sizes of later calls that differ from the example's, for each run of convolutions."""
+
+    def lengths(self) -> tuple[int, ...]:
+        """Return the numbers of rows and of times so far."""
+        return tuple(map(len, self._lists()))
+
+    def shorten(self, lengths: tuple[int, ...] = (0, 0, 0, 0)) -> None:
+        """Remove the rows and times after the first `lengths` of each kind."""
+        for x, length in zip(self._lists(), lengths):
+            del x[length:]
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.rows, self.chains, self.functions, self.without_functions
 
     @property
     def ours(self) -> int:
@@ -91,6 +122,10 @@ class OptimizeReport:
                   "ratio": "right", "runs on": "left"}  # fmt: skip
         longest_first = sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch))
         rows = [self._cells(row) for row in longest_first]
+        if not any(row.ours > 0 for row in self.rows):  # layers of native functions have no times of their own
+            kept = [title not in _TIMES for title in titles]
+            titles = dict(compress(titles.items(), kept))
+            rows = [tuple(compress(cells, kept)) for cells in rows]
         widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
         room = width - sum(widths.values()) - _GAP * len(titles)  # rich before 14.3 adds one at the end
         for title, least in (("runs on", _RUNNER), ("problem", _PROBLEM)):
@@ -121,6 +156,12 @@ class OptimizeReport:
             line += f", {self._count('linear', 'convsmith')} of {linear} linear layers too"
         if timed and after:
             line += f", in {after * 1e3:.1f} ms instead of {before * 1e3:.1f} ms by torch"
+        if self.functions:
+            count = sum(times.count for times in self.functions)
+            line += f", {count} native function{'s' * (count > 1)} compute{'s' * (count == 1)} all around them"
+            if ours := sum(times.ours for times in self.functions):
+                other = sum(times.torch for times in self.functions)
+                line += f", in {ours * 1e3:.1f} ms instead of {other * 1e3:.1f} ms by torch"
         if self.chains:
             one, several = (sum(getattr(times, name) for times in self.chains) for name in ("chain", "layers"))
             count = sum(len(times.name.split(" -> ")) for times in self.chains)

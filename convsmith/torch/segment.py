@@ -35,7 +35,7 @@ from convsmith.torch.report import OtherSizes
 from convsmith.torch.segment_operator import is_traced, named, seen, seen_with_weights
 from convsmith.torch.segment_plan import PlacedLayer, SegmentPlan, recipe_of
 
-__all__ = ["OtherSizesWarning", "Segment"]
+__all__ = ["MAX_SIZES", "OtherSizesWarning", "Segment", "check_source"]
 
 MAX_SIZES = 8
 """Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
@@ -71,15 +71,18 @@ class Segment(nn.Module):
     """The layers at `places`, from the values `inputs` to the values `outputs`; values are numbered.
 
     The input tensors are on `device`, and have the data type `dtype` and the shapes `forms` in the example. A call with
-    other sizes uses kernels for these sizes, which the first such call compiles and records in `others`. Torch computes
+    other sizes uses kernels for these sizes, which the first such call compiles and records in `others`; kernels for
+    the sizes of the example are compiled now, or at the first call with them if the segment `waits`. Torch computes
     sizes without kernels, after one warning.
     """
 
     def __init__(
         self, places: Sequence[PlacedLayer], inputs: Sequence[int], outputs: Sequence[int], forms: Sequence[_Shape],
         dtype: torch.dtype, threads: int, others: list[OtherSizes], device: torch.device = devices.CPU,
+        waits: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._waits = waits
         self._places, self._inputs, self._outputs = tuple(places), tuple(inputs), tuple(outputs)
         self._forms, self._dtype, self._threads = tuple(map(tuple, forms)), dtype, threads
         self._warned, self._others, self._device = False, others, device
@@ -93,7 +96,9 @@ class Segment(nn.Module):
         """Make the kernels for the example's sizes, and a name for torch's graphs."""
         self._name = named(self)
         self._recipe = recipe_of(self._plan, self._name)
-        self._by_sizes: dict[tuple[_Shape, ...], _SizedKernels | None] = {self._forms: self._made(self._forms)}
+        self._by_sizes: dict[tuple[_Shape, ...], _SizedKernels | None] = {}
+        if not self._waits:
+            self._by_sizes[self._forms] = self._made(self._forms)
 
     def _made(self, forms: Sequence[_Shape]) -> _SizedKernels:
         """Return the compiled kernels for sources of shapes `forms`, with packed weights and memory."""
@@ -161,7 +166,7 @@ class Segment(nn.Module):
         for x in tensors:
             is_elsewhere = x.get_device() != self._index or x.is_meta  # A meta tensor has the CPU's number.
             if x.dtype is not self._dtype or is_elsewhere or x.requires_grad:
-                self._check(x)
+                check_source(x, self._dtype, self._device)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")
         if not is_traced():
@@ -232,7 +237,8 @@ class Segment(nn.Module):
             except ConvsmithError as error:
                 why = str(error).partition("\n")[0]
             layers = sum(len(p.layer.layers) if isinstance(p.layer, ChainOfLayers) else 1 for p in self._places)
-            self._others.append(OtherSizes(forms, layers, time.perf_counter() - start, why))
+            if forms != self._forms:
+                self._others.append(OtherSizes(forms, layers, time.perf_counter() - start, why))
             if len(self._by_sizes) > MAX_SIZES:
                 oldest = next(known for known in self._by_sizes if known != self._forms)
                 del self._by_sizes[oldest]
@@ -242,21 +248,6 @@ class Segment(nn.Module):
             given = ", ".join(map(str, forms))
             warn(f"{layers} convolutions get sources of {given}, which PyTorch computes: {why}", OtherSizesWarning)
         return kernels
-
-    def _check(self, x: Tensor) -> None:
-        """Raise UsageError if the source `x` has another data type, is on another device, or requires a gradient."""
-        if x.dtype is not self._dtype or devices.device_of(x) != self._device:
-            raise UsageError(
-                f"the source is {x.dtype} on {x.device}; legal is {self._dtype} on {self._device}, which the network "
-                "was optimized for",
-                code="dtype",
-            )
-        if x.requires_grad and torch.is_grad_enabled():
-            raise UsageError(
-                "the source requires a gradient, which an optimized network does not compute; legal is to call it "
-                "under torch.inference_mode(), or with x.detach()",
-                code="requires-grad",
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         # Memory and code belong to this process and are created anew.
@@ -269,3 +260,18 @@ class Segment(nn.Module):
     def extra_repr(self) -> str:
         """Return the names of the layers."""
         return ", ".join(place.layer.name for place in self._places)
+
+
+def check_source(x: Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise UsageError if the source `x` has another data type, is on another device, or requires a gradient."""
+    if x.dtype is not dtype or devices.device_of(x) != device:
+        raise UsageError(
+            f"the source is {x.dtype} on {x.device}; legal is {dtype} on {device}, which the network was optimized for",
+            code="dtype",
+        )
+    if x.requires_grad and torch.is_grad_enabled():
+        raise UsageError(
+            "the source requires a gradient, which an optimized network does not compute; legal is to call it under "
+            "torch.inference_mode(), or with x.detach()",
+            code="requires-grad",
+        )

@@ -27,8 +27,8 @@ from convsmith.torch.purity import undone
 from convsmith.torch.trees import Tree, flattened
 
 __all__ = [
-    "WEIGHT_HOOKS", "ModuleCall", "Signature", "Traced", "has_hooks", "leaves_of", "own_forward", "signature_of",
-    "traced",
+    "WEIGHT_HOOKS", "ModuleCall", "Signature", "Traced", "exported", "has_code", "has_hooks", "leaves_of",
+    "own_forward", "signature_of", "traced",
 ]  # fmt: skip
 
 FREE = ...
@@ -115,6 +115,11 @@ def has_hooks(module: nn.Module | None) -> bool:
     return others or bool(module._forward_hooks)
 
 
+def has_code(module: nn.Module) -> bool:
+    """Return whether calls of a module run code that is not its class's: hooks, another forward, or a script."""
+    return has_hooks(module) or "forward" in vars(module) or isinstance(module, torch.jit.ScriptModule)
+
+
 def _computes_weights(module: nn.Module) -> bool:
     """Return whether a convolution or a linear layer computes its weights from parameters, in each call."""
     if not isinstance(module, _ConvNd | nn.Linear) or has_hooks(module):
@@ -132,7 +137,7 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if _computes_weights(m):
             return False
-        if has_hooks(m) or "forward" in vars(m) or isinstance(m, torch.jit.ScriptModule):
+        if has_code(m):
             return True
         return super().is_leaf_module(m, module_qualified_name)
 
@@ -182,19 +187,40 @@ class _Root(nn.Module):
 
     def __init__(self, own: nn.Module, signature: Signature) -> None:
         super().__init__()
-        self.own, self.signature = own, signature
+        self.own, self.signature, self.before = own, signature, vars(own).get("forward")
         self.result: Tree
+
+    def __reduce__(self) -> Any:
+        count = sum(x is FREE for x in self.signature.constants)
+        return _empty_root, (type(self).__name__, count), self.__dict__  # the class is of this process
 
     def run(self, *inputs: Any) -> Any:
         given = iter(inputs)
         leaves = [next(given) if x is FREE else x for x in self.signature.constants]
         args, kwargs = self.signature.tree.value(leaves)
-        results, tree = flattened(own_forward(self.own)(*args, **kwargs))
+        forward = self.before or type(self.own).forward.__get__(self.own)  # the module may have another one by now
+        results, tree = flattened(forward(*args, **kwargs))
         for x in results:
             if not isinstance(x, (fx.Proxy, Tensor, *_CONSTANTS)):
                 raise UnsupportedError(f"its result has an object of class {type(x).__name__}", code="trace")
         self.result = tree
         return results[0] if tree.is_leaf else tuple(results)
+
+
+def _root_of(own: nn.Module, signature: Signature) -> _Root:
+    """Return the module that is traced, whose forward takes as many inputs as the signature has."""
+    made = _empty_root(f"{type(own).__name__}ModuleCall", sum(x is FREE for x in signature.constants))
+    made.__init__(own, signature)  # type: ignore[misc]
+    return made
+
+
+def _empty_root(name: str, count: int) -> _Root:
+    """Return an object of a class `name`, whose forward takes `count` inputs, without attributes."""
+    names = [f"input_{n}" for n in range(count)]
+    # fx derives the inputs from the code of the function.
+    forward = eval(f"lambda self, {', '.join(names)}: self.run({', '.join(names)})")
+    made: _Root = object.__new__(type(name, (_Root,), {"forward": forward}))
+    return made
 
 
 @record(frozen=True)
@@ -215,16 +241,11 @@ def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
     Raises the errors that the module's code raises on symbols; UnsupportedError if a run of the module has effects that
     the graph lacks.
     """
-    count = sum(x is FREE for x in signature.constants)
-    names = [f"input_{n}" for n in range(count)]
-    # fx derives the inputs from the code of the function.
-    forward = eval(f"lambda self, {', '.join(names)}: self.run({', '.join(names)})")
-    root = type(f"{type(own).__name__}ModuleCall", (_Root,), {"forward": forward})(own, signature)
+    root = _root_of(own, signature)
     with undone(own) as changes:
         graph = _Tracer(type(own), name).trace(root)
         change = changes()
-    if change:
-        raise UnsupportedError(change, code="trace")
+    _refuse_effects(change)
     targets: dict[str, Any] = {}
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
@@ -233,3 +254,28 @@ def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
             targets[node.target] = found
     graph.owning_module = None
     return Traced(fx.GraphModule(targets, graph, class_name=type(own).__name__), signature, root.result)
+
+
+def _refuse_effects(change: str) -> None:
+    """Raise UnsupportedError if a run of a module has made a change."""
+    if change:
+        raise UnsupportedError(change, code="trace")
+
+
+def exported(
+    own: nn.Module, signature: Signature, graph_of: Callable[[nn.Module], fx.GraphModule | None]
+) -> Traced | None:
+    """Return the graph that `graph_of` makes of a module's calls of a signature: of a module that takes the inputs of
+    the signature, and returns a tuple of the leaves of the result, or a single one.
+
+    The result is None if there is no graph, and if hooks inside of the module would not be called. UnsupportedError if
+    a run of the module has effects.
+    """
+    if any(has_code(m) for m in own.modules() if m is not own):
+        return None
+    root = _root_of(own, signature)
+    with undone(own) as changes:
+        graph = graph_of(root)
+        change = changes()
+    _refuse_effects(change)
+    return None if graph is None else Traced(graph, signature, root.result)

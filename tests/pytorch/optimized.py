@@ -5,12 +5,21 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from convsmith.torch import optimize
+from convsmith.torch import network_graph, optimize
+from convsmith.torch.networks import Networks
 from convsmith.torch.segment import Segment
+
+
+@pytest.fixture
+def by_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks run layer by layer, as those of types without native functions do."""
+    for name in ("graph_of_networks", "networks_by_export"):
+        monkeypatch.setattr(network_graph, name, lambda *_: None)
 
 
 def assert_alike(ours: Any, theirs: Any) -> None:
@@ -61,8 +70,9 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 
 
 def segments(model: Any) -> list[Segment]:
-    """The runs of convolutions of an optimized network."""
+    """The runs of convolutions of an optimized network: of its graphs, or of those for calls without functions."""
     graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
+    graphs += [m.other for graph in graphs for m in graph.modules() if isinstance(m, Networks)]
     return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
 
 

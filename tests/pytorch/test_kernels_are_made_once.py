@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from optimized import by_layers  # noqa: E402, F401
 from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
@@ -17,6 +18,8 @@ from convsmith.compiler import driver  # noqa: E402
 from convsmith.frontend import side_by_side  # noqa: E402
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("by_layers")
 
 
 class Residual(nn.Module):

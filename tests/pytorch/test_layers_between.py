@@ -6,13 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from optimized import segments  # noqa: E402
+from optimized import by_layers, segments  # noqa: E402, F401
 from test_optimize import check, whole  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from convsmith.torch.channel_layers import GateLayer, MeanLayer  # noqa: E402
 from convsmith.torch.linear import LinearLayer  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("by_layers")
 
 
 def kinds(model: nn.Module, kind: type) -> int:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
-from optimized import segments  # noqa: E402
+from optimized import by_layers, segments  # noqa: E402, F401
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -118,6 +118,7 @@ def test_a_residual_that_is_an_input_or_read_later_stays() -> None:
     assert [place.in_place for place in segments(made)[0]._places] == [False, False, True]
 
 
+@pytest.mark.usefixtures("by_layers")
 def test_layouts_of_the_source_and_torch_layers_between() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -151,6 +152,7 @@ ACTIVATIONS: list[nn.Module] = [
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.usefixtures("by_layers")
 def test_activations_are_folded(activation: nn.Module) -> None:
     torch.manual_seed(1)
     model, x = nn.Sequential(nn.Conv2d(4, 8, 1), activation).eval(), torch.randn(1, 4, 8, 8)
@@ -212,6 +214,7 @@ def test_writes_to_what_another_layer_reads_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("function", [functional.conv2d, functional.conv_transpose2d])
+@pytest.mark.usefixtures("by_layers")
 def test_what_a_function_has_just_made_may_be_written(function: Any) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -226,11 +229,13 @@ def test_what_a_function_has_just_made_may_be_written(function: Any) -> None:
     assert [row.folded for row in made.convsmith_report.rows] == ["add", "relu"]
 
 
+@pytest.mark.usefixtures("by_layers")
 def test_a_norm_behind_an_activation_stays() -> None:
     made = check(nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.BatchNorm2d(8)), whole(1, 4, 5, 5), ours=1)
     assert [type(m) for m in graph_of(made).children()] == [Segment, nn.BatchNorm2d]
 
 
+@pytest.mark.usefixtures("by_layers")
 def test_what_stays_torchs_is_named() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -332,6 +337,7 @@ def test_threads_may_call_at_once_and_copies_compute_the_same() -> None:
 
 
 @pytest.mark.parametrize("chain_seconds", [1.0, 3.0])
+@pytest.mark.usefixtures("by_layers")
 def test_chains_take_the_place_of_layers_where_they_are_faster(
     chain_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,6 +379,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[lis
         yield seen
 
 
+@pytest.mark.usefixtures("by_layers")
 def test_layers_that_torch_runs_faster_stay_torchs_and_are_measured_once(measurements: list[str]) -> None:
     first, pointwise = (nn.Conv2d(3, 8, 3), nn.ReLU()), (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
     model = exact(nn.Sequential(*first, *pointwise, nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 2)))
@@ -390,6 +397,7 @@ def test_layers_that_torch_runs_faster_stay_torchs_and_are_measured_once(measure
 
 
 @pytest.mark.parametrize("progress", [True, False, None])
+@pytest.mark.usefixtures("by_layers")
 def test_a_bar_on_stderr_counts_the_kernels(
     progress: bool | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
@@ -404,6 +412,7 @@ def test_a_bar_on_stderr_counts_the_kernels(
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.usefixtures("by_layers")
 def test_the_report_fits_the_page(width: int, measurements: list[str]) -> None:
     report = optimize(exact(nn.Sequential(block(64, 384, True))), whole(1, 64, 14, 14), threads=1).convsmith_report
     page = io.StringIO()

@@ -12,12 +12,14 @@ from callers import on_threads
 
 torch = pytest.importorskip("torch")
 
-from optimized import segments  # noqa: E402
+from optimized import by_layers, segments  # noqa: E402, F401
 from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize, segment  # noqa: E402
 from convsmith.torch.segment import OtherSizesWarning  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("by_layers")
 
 
 def whole(*shape: int) -> Tensor:

@@ -129,8 +129,8 @@ def test_every_lock_is_known() -> None:
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
     known = {
-        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "operand_packing",
-        "segment", "sizes", "stream_kernels", "tensor_maps", "threads",
+        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "networks",
+        "operand_packing", "segment", "sizes", "stream_kernels", "tensor_maps", "threads",
     }  # fmt: skip
     assert found == known
 
