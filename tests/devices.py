@@ -83,6 +83,11 @@ KINDS = {
         "--stag=axb --dtag=axb mb1ic4iw4oc4ow4kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src,wei --buffers=2",
     ),
+    "steps-in-rounds": (
+        "mb1ic8iw4oc4ow4kw3pw1",
+        "--lane=ow --register=oc:2 --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3 --copies=async"
+        " --rounds=yes",
+    ),
     "three-buffers": (
         "mb1ic4iw4oc4ow4kw3pw1", "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3",
     ),
@@ -213,7 +218,8 @@ def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]
 
 PASSES_OF_DEVICES = {
     "rotate", "trade_lanes",
-    "async_copies", "block_messages", "distribute_copy", "extend", "form_fma", "load_matrices", "load_once",
+    "async_copies", "block_messages", "delay_barriers", "distribute_copy", "extend", "form_fma", "load_ahead",
+    "load_matrices", "load_once",
     "map_to_threads", "pipeline_copies", "signal_steps", "split_barriers", "spread_lanes", "tensor_copies",
     "unswitch_uniform",
 }  # fmt: skip

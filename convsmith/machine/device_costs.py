@@ -63,6 +63,16 @@ class DeviceCosts:
     """Multiply-adds of a warp in the time in which a unit starts a message that loads registers of fragments."""
     warp_barrier: float = 40.0
     """Multiply-adds of a warp in the time of a barrier."""
+    warp_load: float = 0.0
+    """Multiply-adds of a warp in the time from a barrier to the first factors that are loaded behind it; groups that
+    reside on the unit multiply meanwhile. 0 if unknown: the model then does not count waits for factors.
+    """
+    warp_issue: float = 0.0
+    """Multiply-adds of a warp in the time in which a unit issues an instruction of a warp."""
+    warp_places: int = 60
+    """Number of instructions with which a warp computes the places of a step's copies and factors."""
+    warp_places_of_rounds: int = 30
+    """The same in a round of steps, where places in shared memory are constants."""
     warp_store: float = 4.0
     """Multiply-adds of a warp in the time in which it stores a register of sums."""
     warp_sums: float = 0.5

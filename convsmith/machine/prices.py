@@ -84,7 +84,8 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
       ``shared_vector``, loads of a thread, and those from global memory; ``arrival``, ``arriving_round``
       and ``arriving_byte``, the time until a copy arrives;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_message``, ``warp_barrier`` and ``warp_store``, and an
-      instruction on fragments by its name, for each of its multiply-adds;
+      instruction on fragments by its name, for each of its multiply-adds; ``warp_load``, the wait for factors behind a
+      barrier, and ``warp_issue``, the issue of an instruction;
     - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
       ``engine_row``, a row that a group of warps reads, and one that is copied; ``engine_wait`` and
       ``engine_row_wait``, the latency of a step's copies and that of a row; ``engine_result``.
@@ -105,6 +106,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     rate = units.memory_bytes * costs.cached
     prices["arriving_byte"] = units.multiply_adds * units.count / rate if rate else 0.0
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
+    prices |= {"warp_load": costs.warp_load, "warp_issue": costs.warp_issue}
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store, "warp_message": costs.warp_message}
     if engine is not None:
         prices |= {"engine_product": 1 / device.units.of_fragments, "engine_wait": engine.latency}

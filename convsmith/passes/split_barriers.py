@@ -5,9 +5,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from convsmith.arith.dependence import LoopBounds
 from convsmith.ir.index import as_index
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
@@ -27,38 +25,7 @@ from convsmith.ir.threads import nest_of
 from convsmith.ir.walk import children, loops_of, statements_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter, with_body, wrap
-from convsmith.passes.thread_conflicts import EarlierAccess
-from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
-
-
-class _Unordered(ThreadWalk[Accesses]):
-    """Collects in ``found`` the pairs of accesses that may touch one element without a barrier in between."""
-
-    found: set[object]
-
-    def of(self, body: Stmt) -> set[object]:
-        """Return the pairs in the body of a nest."""
-        self.found = set()
-        self.walk(body, (), [])
-        return self.found
-
-    def unit(self, s: Stmt, serial: Serial, state: Accesses) -> Accesses:
-        if isinstance(s, Barrier):
-            passed = s.part != "arrive"
-            state = [x for x in state if not passed or not (x.has_arrived or s.part == "whole")]
-            return [replace(x, has_arrived=True) for x in state] if s.part == "arrive" else state
-        sites = self.sites(s, serial)
-        for a in state:
-            for b in sites:
-                if self.conflict(replace(a, has_arrived=False), b, serial):
-                    self.found.add((a.site, a.later, b))
-        return all_accesses(state, (EarlierAccess(x, serial) for x in sites))
-
-    def joined(self, a: Accesses, b: Accesses) -> Accesses:
-        return all_accesses(a, b)
-
-    def carried(self, state: Accesses, loop: LoopBounds) -> Accesses:
-        return [later_access(x, loop) for x in state if loop in x.serial]
+from convsmith.passes.thread_order import UnorderedPairs, bounds_of_threads
 
 
 class _Other(Rewriter):
@@ -118,14 +85,14 @@ class _Split(ScopedRewriter):
         nest = nest_of(loop)
         if not all(x.lo.is_const and x.hi.is_const for x in nest):
             return loop
-        order = _Unordered(bounds_of_threads(nest), dict(self.ranges))
+        order = UnorderedPairs(bounds_of_threads(nest), dict(self.ranges))
         body = nest[-1].body
         for serial in reversed(list(loops_of(body))):
             if serial.kind == "serial" and any(isinstance(x, Barrier) for x in statements_of(serial.body)):
                 body = self._best(body, serial, order)
         return loop if body is nest[-1].body else wrap(nest, body)
 
-    def _best(self, body: Stmt, serial: For, order: _Unordered) -> Stmt:
+    def _best(self, body: Stmt, serial: For, order: UnorderedPairs) -> Stmt:
         """Return ``body`` with the longest split of a barrier of ``serial`` that leaves no new pair unordered."""
         known = order.of(body)
         for _, new in sorted(_splits(serial), key=lambda x: -x[0]):

@@ -140,3 +140,33 @@ def all_accesses(a: Iterable[EarlierAccess], b: Iterable[EarlierAccess]) -> Acce
 def bounds_of_threads(nest: Sequence[For]) -> Serial:
     """Return the bounds of loops over threads that start at 0 and run a constant number of times."""
     return tuple(LoopBounds(x.var, x.lo, x.hi, (x.lo.const, x.hi.const - 1)) for x in nest)
+
+
+class UnorderedPairs(ThreadWalk[Accesses]):
+    """Collects in ``found`` the pairs of accesses that may touch one element without a barrier in between."""
+
+    found: set[object]
+
+    def of(self, body: Stmt) -> set[object]:
+        """Return the pairs in the body of a nest."""
+        self.found = set()
+        self.walk(body, (), [])
+        return self.found
+
+    def unit(self, s: Stmt, serial: Serial, state: Accesses) -> Accesses:
+        if isinstance(s, Barrier):
+            passed = s.part != "arrive"
+            state = [x for x in state if not passed or not (x.has_arrived or s.part == "whole")]
+            return [replace(x, has_arrived=True) for x in state] if s.part == "arrive" else state
+        sites = self.sites(s, serial)
+        for a in state:
+            for b in sites:
+                if self.conflict(replace(a, has_arrived=False), b, serial):
+                    self.found.add((a.site, a.later, b))
+        return all_accesses(state, (EarlierAccess(x, serial) for x in sites))
+
+    def joined(self, a: Accesses, b: Accesses) -> Accesses:
+        return all_accesses(a, b)
+
+    def carried(self, state: Accesses, loop: LoopBounds) -> Accesses:
+        return [later_access(x, loop) for x in state if loop in x.serial]

@@ -92,6 +92,8 @@ class Config:
     join: str
     buffers: int
     copies: str
+    rounds: bool
+    load_ahead: bool
     register_file: int
     barriers: str
     carry: bool

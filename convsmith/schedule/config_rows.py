@@ -259,6 +259,16 @@ def _check_buffers(config: Config, value: int) -> None:
     _check_copies(config, value)
 
 
+def _check_rounds(config: Config, value: bool) -> None:
+    if config.buffers == 1:
+        raise ConfigError("rounds", "--rounds=yes: a round uses each of several copies once; needs --buffers=")
+
+
+def _check_load_ahead(config: Config, value: bool) -> None:
+    if not config.staged("shared"):
+        raise ConfigError("load_ahead", "--load_ahead=yes: factors are loaded from shared memory; needs --shared=")
+
+
 def _check_flip(config: Config, value: Names) -> None:
     if config.offsets != "sums":
         raise ConfigError("offsets", f"--flip={','.join(value)} needs --offsets=sums")
@@ -390,6 +400,12 @@ _TABLE: tuple[ConfigRow, ...] = (
     _row("copies", _TEXT, "async", """how elements reach shared memory: through registers of the threads that then wait
         (`wait`), or on their own while threads go on (`async`)""", kind="copy", of="shared", legal=("wait", "async"),
         machines="groups", check=_check_copies),
+    _row("rounds", _FLAG, "yes", """whether the steps that use each of the `buffers` once are straight-line code, in
+        which places in shared memory are constants""", machines="groups", check=_check_rounds),
+    _row("load_ahead", _FLAG, "yes", """whether warps load the fragments of their next product into registers of
+        their own before they compute the present product, across the barriers between steps too; needs an
+        `--instruction=` on fragments""",
+        machines="groups", check=_check_load_ahead),
     _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
         usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later

@@ -13,6 +13,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
+from convsmith.passes.load_ahead import MAX_PRODUCTS
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
 from convsmith.schedule.grid import l2_flaw, launched_sizes
@@ -108,7 +109,30 @@ def check_groups(
     if (flaw := limit_flaw(machine, nest, aligned_bytes({**shared, **word}))) is not None:
         raise flaw
     _check_registers(st, config, nest, machine, machine.device)
+    _check_sets(config, nest)
     return shared
+
+
+def _check_sets(config: Config, nest: Nest) -> None:
+    """Raise ConfigError if no warp multiplies fragments that it could load ahead, or if the two sets of registers,
+    which its products use in turn, would be others in the next step.
+    """
+    if not config.load_ahead:
+        return
+    if nest.warp is None or nest.warp.steps > MAX_PRODUCTS:
+        found = "none" if nest.warp is None else f"{nest.warp.steps} products"
+        raise ConfigError(
+            "load_ahead", f"--load_ahead=yes: legal is an --instruction= on fragments, with at most {MAX_PRODUCTS} "
+            f"products of a fragment in a step, found {found}",
+        )  # fmt: skip
+    if prod(x.extent for x in nest.steps) == 1:
+        return
+    products = nest.warp.steps * (config.buffers if config.rounds else 1)
+    if products % 2:
+        raise ConfigError(
+            "load_ahead", f"--load_ahead=yes: products use two sets of registers in turn; legal are steps, or with "
+            f"--rounds=yes rounds, of an even number of products of {nest.warp.row.name}, found {products}",
+        )  # fmt: skip
 
 
 def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine, device: Device) -> None:
@@ -126,7 +150,7 @@ def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine
     sums, factors = prod(x.extent for x in nest.accumulators) * dtype(st.acc).bits / 32, 0.0
     if nest.warp is not None:
         sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
-        factors = sum(held)
+        factors = sum(held) * (2 if config.load_ahead else 1)
     if sums + factors > most:
         text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")
         raise ConfigError(

@@ -108,6 +108,12 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
             "hardware", f"--realise=hardware: a part of the reduction is no whole steps of {size}; legal is a step "
             f"that divides {terms_of_part(loops.whole(terms), config, parts)}",
         )  # fmt: skip
+    if config.rounds or config.load_ahead:
+        word = "rounds" if config.rounds else "load_ahead"
+        return ConfigError(
+            word, f"--{word}=yes: under --realise=hardware, factors stay in shared memory, in the slot of the number "
+            f"of a step; legal is no --{word}=",
+        )  # fmt: skip
     if (flaw := l2_flaw(loops, config)) is not None:
         return flaw
     legal = _over_groups(loops, rows, config)

@@ -14,6 +14,7 @@ from convsmith.machine.transpositions import tile_shape
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.block_messages import block_messages
 from convsmith.passes.collapse import collapse
+from convsmith.passes.delay_barriers import delay_barriers
 from convsmith.passes.fetch_next import fetch_next
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
@@ -154,6 +155,8 @@ def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if reads.tile.thread is None:
         return
     s.run(map_to_threads)
+    if k.config.load_ahead:
+        s.run(delay_barriers)
     if k.config.barriers == "split":
         s.run(split_barriers)
     if k.config.copies == "async":

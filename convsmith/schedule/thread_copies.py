@@ -8,6 +8,7 @@ from math import inf
 from convsmith.ir.index import is_false
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.hold_fragments import hold_fragments
+from convsmith.passes.load_ahead import load_ahead
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.preload import preload
 from convsmith.passes.set_layout import set_layout
@@ -22,6 +23,9 @@ from convsmith.schedule.loops import Loop
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, View
+
+ROUNDS = "r"
+"""Name of the loop over rounds, each of which uses every slot of the copies once."""
 
 
 def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | None, dict[str, Copy]]:
@@ -72,7 +76,10 @@ def load_registers(
         fuse_grid(s, nest.grid, k.machine.device.grid)
     if config.buffers > 1 and shared:
         ahead = config.buffers - 1 if config.copies == "async" else 1
-        s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead)
+        rounds = (ROUNDS,) if config.rounds else ()
+        s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead, *rounds)
+    if config.load_ahead:
+        s.run(load_ahead)
     s.run(simplify)
     return loaded
 

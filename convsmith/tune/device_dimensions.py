@@ -8,7 +8,7 @@ instructions of groups of warps, and their loops of rows and of terms are fused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from math import gcd
 from typing import NamedTuple
 
@@ -143,7 +143,9 @@ def _shared(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _copies(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the ways to copy, the numbers of slots, registers and barriers, and whether loops carry offsets."""
+    """Yield the ways to copy, the numbers of slots, registers and barriers, whether factors are loaded ahead of their
+    products and steps are in rounds, and whether loops carry offsets.
+    """
     for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots)
     assert at.machine.device is not None
@@ -151,6 +153,9 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
         yield dict(register_file=file)
     for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
+    ways = (False, True) if at.config.instruction else (False,)
+    for ahead, rounds in product(ways, (False, True)) if at.nest is None else ():
+        yield dict(load_ahead=ahead, rounds=rounds)
     yield from (dict(carry=carry) for carry in (False, True) if at.nest is None)
 
 

@@ -22,7 +22,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import registers_together
 from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
-from convsmith.schedule.hardware import engine_of
+from convsmith.schedule.hardware import engine_of, is_mn_major
 from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
@@ -56,14 +56,19 @@ def kernel_features(
         copied = sum(n for name, n in accesses.items() if name in alone) * device.access
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
-        registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        registers = ceil(held + (3 if config.load_ahead else 2) * sum(others)) + device.costs.addresses
+        waited = (1 if config.load_ahead else steps) * bool(device.costs.warp_load)
+        places = device.costs.warp_places_of_rounds if config.rounds else device.costs.warp_places
         if device.register_files:  # a thread takes all of its registers, however many it uses
             registers = config.register_file or machine.registers
         residing = min(device.units.residing(nest.size, nbytes, registers).values())
         return (
             *warp_features(
                 times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers,
-                by_messages(machine, registers_together(st, loops, config, nest)),
+                by_messages(machine, registers_together(st, loops, config, nest)), places=places,
+            ),
+            behind_barriers(
+                times * nest.warp_size * waited, residing, (rows + columns) * row.terms * size * warps
             ),
             Section(times * steps, (("copies", (("shared_copy", issued),)),)),
             arrivals(waits, residing, nbytes // config.buffers, rounds),
@@ -110,6 +115,14 @@ def _are_asynchronous(
     width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
     is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
     return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in device.copy_sizes
+
+
+def behind_barriers(times: float, residing: int, nbytes: float) -> Section:
+    """Return the section of ``times`` first products behind a barrier, for whose factors, ``nbytes`` of all warps, a
+    group waits. The groups that are ``residing`` on a unit multiply meanwhile.
+    """
+    late = (("warp_load", 1.0), ("warp_shared_byte", nbytes))
+    return Section(times / max(residing, 1), (("loads behind barriers", late),))
 
 
 def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:
@@ -179,11 +192,12 @@ def by_messages(machine: Machine, together: tuple[int, int]) -> tuple[int, int]:
 
 def warp_features(
     times: float, steps: float, row: Instruction, tile: tuple[int, int, int], warps: int, nbytes: float, copied: float,
-    barriers: int, together: tuple[int, int], is_stored: bool = True,
+    barriers: int, together: tuple[int, int], is_stored: bool = True, places: int = 0,
 ) -> Features:  # fmt: skip
     """Return the features of ``times`` groups of ``warps``, which run ``steps``: each warp multiplies a ``tile`` of
     rows, columns and terms of ``nbytes`` with ``row``. A message loads the registers of fragments of the left and of
-    the right factor that lie ``together``. A step copies bytes to shared memory, and waits at ``barriers``.
+    the right factor that lie ``together``. A step copies bytes to shared memory, waits at ``barriers``, and computes
+    ``places`` by that many instructions.
     """
     rows, columns, terms = tile
     lanes = row.result.layout.lanes
@@ -195,6 +209,7 @@ def warp_features(
         ("loads", (("warp_shared_byte", (rows + columns) * terms * nbytes * warps),)),
         ("messages", (("warp_message", messages * warps),)),
         ("copies", (("warp_global_byte", copied),)),
+        ("issue", (("warp_issue", (rows * columns * terms / (tall * broad * row.terms) + messages + places) * warps),)),
     )  # fmt: skip
     waiting = ("barriers", (("warp_barrier", barriers),))
     stored = ("write-back", (("warp_store", rows * columns * warps / lanes * is_stored),))
@@ -213,7 +228,10 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
     (height, width), (tall, wide) = x.tile, x.row.result.shape
     tiles = units.turns(x.groups)
-    rows = (height + width) * copied_rows(x.terms * size.bytes, engine)
+    rows = 0
+    for number, lines in enumerate(x.tile, 1):
+        outer, inner = (x.terms, lines) if is_mn_major(x.row, number) else (lines, x.terms)
+        rows += outer * copied_rows(inner * size.bytes, engine)
     reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
     at_once = tiles / units.turns(-(-x.groups // residing(x, size.bytes, machine)))
     waits = 1 / (x.config.buffers * at_once)
@@ -227,7 +245,8 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
 
 
 def copied_rows(nbytes: int, engine: CopyEngine) -> int:
-    """Return the rows in which ``engine`` copies ``nbytes`` of the terms of a row of a tile: the longest legal ones.
+    """Return the rows in which ``engine`` copies contiguous ``nbytes`` of a tile, terms of a row or of a column, or
+    columns of a term: the longest legal ones.
 
     A row takes the same time whatever its bytes: layers of rows of 32 and 64 bytes took 1.2 times as long on an H200 as
     this count says, and layers of rows of 128 bytes 1.1 times.

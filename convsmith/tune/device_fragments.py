@@ -133,8 +133,26 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
         is_full = sum(aligned_bytes(needed).values()) > device.shared.bytes
         if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
-        yield DeviceChoice(cycles(kernel_features(st, loops, whole, nest, machine, needed), machine), whole)
+        for x in _ahead(whole, nest, machine):
+            yield DeviceChoice(cycles(kernel_features(st, loops, x, nest, machine, needed), machine), x)
         return
+
+
+def _ahead(config: Config, nest: Nest, machine: Machine) -> Iterator[Config]:
+    """Yield the config, and those that load factors ahead of products and have rounds of steps, as far as the
+    registers of a lane suffice and the costs of ``machine`` tell them apart.
+    """
+    yield config
+    assert machine.device is not None and nest.warp is not None
+    costs, slots = machine.device.costs, config.buffers
+    sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
+    rounds = slots > 1 and prod(x.extent for x in nest.steps) > 2 * slots
+    if not costs.warp_load or not rounds:
+        return
+    fits = sums + 2 * sum(held) + costs.addresses <= machine.registers
+    for ahead, whole in ((False, True), (True, False), (True, True)):
+        if not ahead or (fits and not nest.warp.steps * (slots if whole else 1) % 2):
+            yield config.changed(load_ahead=ahead, rounds=whole)
 
 
 def _in_fragments(st: Statement, config: Config, nest: Nest) -> Config:

@@ -37,8 +37,8 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
-    "async_copies", "block_messages", "collapse", "distribute_copy", "hold_fragments", "load_matrices",
-    "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout", "signal_steps",
+    "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "hold_fragments", "load_ahead",
+    "load_matrices", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout", "signal_steps",
     "split_barriers", "spread_lanes", "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""

@@ -10,6 +10,7 @@ import pytest
 from convsmith.compiler.cubin import assembler_of, disassemble
 from convsmith.diag.errors import UnsupportedError
 
+_REGISTERS = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*)$")
 _OPCODE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
 
 
@@ -44,9 +45,12 @@ def roots(text: str) -> Counter[str]:
 def hot_loop(text: str, products: str) -> Counter[str]:
     """Return how often each opcode stands in the innermost loop with most `products`; in the whole text if no loop has
     any.
-
-    A loop that only waits, within another, has no products.
     """
+    return roots(_hot_text(text, products))
+
+
+def _hot_text(text: str, products: str) -> str:
+    """Return the text of that loop. A loop that only waits, within another, has no products."""
     labels = {found[1]: found.start() for found in re.finditer(r"^(\.L_\w+):", text, re.M)}
     loops = []
     for found in re.finditer(r"BRA[\w.]*\s+(?:U?P\w+,\s*)?`\((\.L_\w+)\)", text):
@@ -55,5 +59,28 @@ def hot_loop(text: str, products: str) -> Counter[str]:
             loops.append((start, found.end()))
     loops = [x for x in loops if products in text[slice(*x)]]
     inner = [x for x in loops if not any(y != x and x[0] <= y[0] and y[1] <= x[1] for y in loops)]
-    found = [roots(text[a:b]) for a, b in inner]
-    return max(found or [roots(text)], key=lambda counts: counts[products])
+    found = [text[a:b] for a, b in inner]
+    return max(found or [text], key=lambda part: roots(part)[products])
+
+
+def products_behind_barriers(text: str, products: str) -> int:
+    """Return how many instructions ``products`` of the hot loop stand between a barrier and the first of them that
+    reads a fragment which is loaded behind that barrier; the least number of all barriers.
+    """
+    least, seen, loaded = None, 0, None
+    for line in _hot_text(text, products).splitlines() * 2:
+        found = _REGISTERS.search(line)
+        if found is None:
+            continue
+        opcode, registers = found[1].split(".")[0], [int(x) for x in re.findall(r"\bR(\d+)", found[2])]
+        if opcode == "BAR":
+            seen, loaded = 0, set()
+        elif loaded is not None and opcode == "LDSM":
+            loaded |= {registers[0] + n for n in range(4)}
+        elif loaded is not None and opcode == products:
+            if loaded.isdisjoint({registers[1], registers[2]}):
+                seen += 1
+            else:
+                least, loaded = min(seen, seen if least is None else least), None
+    assert least is not None
+    return least

@@ -82,6 +82,16 @@ AMPERE = {
         f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic64iw18oc32ow18kw3pw1",
         _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --buffers=3 --copies=async --swizzle=src:8,wei:8"),
     ),
+    "factors-loaded-ahead": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic128iw18oc32ow18kw3pw1",
+        _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --buffers=3 --copies=async --load_ahead=yes "
+              "--pad=src:8,wei:8"),
+    ),
+    "factors-loaded-ahead-in-rounds": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=s8:s8:s32 mb1ic256iw18oc32ow18kw3pw1",
+        _words("m16n8k32_s8", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:64 --buffers=3 --copies=async "
+               "--load_ahead=yes --rounds=yes --pad=src:16,wei:16"),
+    ),
     "two-buffers": (
         f"{_CHANNELS_LAST} --wtag=axb --dt=f16 mb1ic32iw18oc32ow18kw3pw1",
         _words("m16n8k16_f16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16 --buffers=2 --copies=async "

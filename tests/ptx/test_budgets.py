@@ -25,7 +25,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from ptx.hopper_configs import KINDS
-from ptx.sass import disassembly, hot_loop, roots, skip_without
+from ptx.sass import disassembly, hot_loop, products_behind_barriers, roots, skip_without
 from ptx.tensor_kinds import AMPERE, VOLTA
 from ptx.test_convolutions import made
 
@@ -61,6 +61,29 @@ BUDGETS = [
     *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
     *((name, "sm_90a", line, "HGMMA") for name, line in HOPPER.items()),
 ]  # fmt: skip
+
+
+_AHEAD = ("--lane=oc --register=oc:64,oh:4,ow:16 --reduce=kh,kw,ic --instruction=mma_m16n8k16_bf16 --realise=pad_copy "
+          "--group=oc:128,mb:2,oh:4,ow:16,ic:32 --shared=src,wei --pad=src:8,wei:8 --buffers=3 --copies=async")
+
+
+@pytest.mark.parametrize(("words", "products", "most"), [("", 0, 130), ("--load_ahead=yes", 28, 130),
+                                                         ("--load_ahead=yes --rounds=yes", 28, 90)])
+def test_products_of_warps_wait_for_no_factors_behind_a_barrier(words: str, products: int, most: int) -> None:
+    """A warp with tiles of 64 x 64 has 32 products of factors that were loaded before the barrier, some of which may
+    stand before it. In rounds, a step has fewer instructions besides its 64 products. Nothing is spilled.
+    """
+    skip_without("sm_80")
+    line = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih14oc256oh14kh3ph1"
+    artifact = made(line, f"{_AHEAD} {words}", "sm_80")
+    assembled, symbol = assemble_ptx(artifact.notes["ptx"], "sm_80"), artifact.entries["main"].symbol
+    assert assembled.uses[symbol].spilled == 0
+    text = disassembly(assembled.cubin)[symbol]
+    counts = hot_loop(text, "HMMA")
+    steps = counts["HMMA"] // 64
+    found = products_behind_barriers(text, "HMMA")
+    assert found >= products and (products or not found)
+    assert counts.total() - counts["HMMA"] <= most * steps
 
 
 OF_KINDS: Mapping[str, Mapping[str, tuple[str, str]]] = {

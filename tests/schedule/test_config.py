@@ -24,6 +24,7 @@ WORDS = [
     "--register=kw:5 --first_last_tile=kw:6,kw:7", "--register=oc:32 --remainder=oc:8",
     "--register=oc:2 --group=oc:32,ic:8", "--shared=src,wei", "--shared=wei --pad=wei:1", "--split=mb:3 --join=atomic",
     "--shared=src,wei --swizzle=src:4,wei:1", "--shared=wei --buffers=3 --copies=async", "--barriers=split",
+    "--load_ahead=yes --shared=wei", "--shared=wei --buffers=2 --rounds=yes",
     "--carry=yes", "--pack_at=src+oh,wei+oc:64",
     "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--k_step=ic:4 --cache=ic:8",
     *(f"--{name}={word}" for name in ("realise", "table", "offsets") for word in CONFIG_ROWS[name].legal),

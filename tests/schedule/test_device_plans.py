@@ -91,6 +91,45 @@ def test_barriers_in_two_parts_are_refused(level: str) -> None:
     )
 
 
+AHEAD = ("--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb2ic128ih8oc64oh8kh3ph1", "--lane=oc --realise=pad_copy "
+         "--instruction=mma_m16n8k16_bf16 --register=oc:16,oh:2,ow:8 --group=oc:32,oh:2,ow:8,ic:{} --shared=src,wei")
+"""A layer with a config, but for the terms of a step."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "message"),
+    [
+        (*AHEAD, "--load_ahead=yes: products use two sets of registers in turn; legal are steps, or with --rounds=yes "
+         "rounds, of an even number of products of mma_m16n8k16_bf16, found 1"),
+        ("mb1ic4iw4oc4ow4kw3pw1", "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src",
+         "--load_ahead=yes: legal is an --instruction= on fragments, with at most 64 products of a fragment in a step, "
+         "found none"),
+        ("mb1ic4iw4oc4ow4kw3pw1", "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2",
+         "--load_ahead=yes: factors are loaded from shared memory; needs --shared="),
+    ],
+)  # fmt: skip
+def test_factors_that_are_not_loaded_ahead(problem: str, words: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught, interning():
+        config = Config.parse(f"--target=sm_80 --pack= {words.format(16)} --load_ahead=yes")
+        plan_for(parse_problem(problem), config, target("sm_80"))
+    assert caught.value.code == "load_ahead" and str(caught.value) == message
+
+
+def test_a_round_needs_several_slots() -> None:
+    with pytest.raises(ConfigError, match="--rounds=yes: a round uses each of several copies once; needs --buffers="):
+        Config.parse("--target=sm_80 --lane=oc --shared=src --rounds=yes")
+
+
+@pytest.mark.parametrize("word", ["rounds", "load_ahead"])
+def test_factors_of_a_copy_engine_stay_in_shared_memory(word: str) -> None:
+    words = ("--target=sm_90a --lane=oc --fuse=mb+oh,mb_oh+ow --register=mb_oh_ow:64,oc:16 --reduce=kh,kw,ic --pack= "
+             "--realise=hardware --instruction=wgmma_m64n16k16_bf16 --group=mb_oh_ow:64,oc:16,ic:64 --shared=src,wei "
+             f"--buffers=2 --{word}=yes")  # fmt: skip
+    with pytest.raises(ConfigError) as caught, interning():
+        plan_for(parse_problem(AHEAD[0]), Config.parse(words), target("sm_90a"))
+    assert caught.value.code == word and f"legal is no --{word}=" in str(caught.value)
+
+
 REGISTERS = {
     "sums of threads": ("sm_80", "mb1ic16iw256oc256ow256kw1",
                         "--lane=ow --realise=mask --register=oc:{} --group=oc:256,ow:32", 128,

@@ -116,7 +116,8 @@ def test_more_slots_copy_no_more_bytes() -> None:
             next(c for c in device_candidates(problem, machine) if c.instruction).changed(copies="async", buffers=n)
             for n in (2, 3)
         )
-        assert expected_cycles(problem, two, machine) == expected_cycles(problem, three, machine) > 0
+        first, second = (expected_cycles(problem, x, machine) for x in (two, three))
+        assert 0 < first <= second < 1.01 * first  # groups with more slots are fewer on a unit
 
 
 def test_instructions_on_fragments_cost_what_their_rate_says() -> None:

@@ -27,7 +27,7 @@ def planned(line: str, machine: Machine) -> Plan:
     return plan_for(parse_problem(line), device_config(parse_problem(line), machine), machine)
 
 
-@pytest.mark.parametrize(("level", "shared"), [("sm_80", "kh"), ("sm_90a", "ic")])
+@pytest.mark.parametrize(("level", "shared"), [("sm_80", "ic"), ("sm_90a", "ic")])
 def test_groups_share_the_reduction_of_one_image(level: str, shared: str) -> None:
     """The default config of a layer of few tiles gives nearly all units one."""
     machine = target(level)

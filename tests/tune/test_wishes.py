@@ -49,8 +49,8 @@ FORWARD = (
 """Wishes that some config of every forward convolution with channels grants."""
 ELSEWHERE = (
     "--group=oc:32", "--shared=src", "--pad=src:2", "--swizzle=src:2", "--vectors=oc:2", "--buffers=2",
-    "--copies=async", "--barriers=split", "--join=atomic", "--remainder=oc:8", "--lane=rw",
-    "--instruction=dpas", "--flip=src,wei",
+    "--copies=async", "--barriers=split", "--rounds=yes", "--load_ahead=yes",
+    "--join=atomic", "--remainder=oc:8", "--lane=rw", "--instruction=dpas", "--flip=src,wei",
 )  # fmt: skip
 """Wishes that no config of these problems grants on a CPU."""
 

@@ -19,6 +19,10 @@ _PTX = "+ptx86"
 """The version of PTX: drivers and assemblers of CUDA 12.7 and later take it."""
 _SHARED_BYTES = 128
 """Bytes that a multiprocessor reads from shared memory in a cycle."""
+_LOAD = 33
+"""Cycles from a load of fragments from shared memory to their use, as published for an A100."""
+_ISSUED = 4
+"""Instructions of warps that a multiprocessor issues in a cycle."""
 _GROUPS = ((1 << 31) - 1, 65535, 65535)
 _GROUP = (1024, 1024, 64)
 
@@ -68,7 +72,10 @@ def _level(
                         split_barrier=split),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
-        costs=DeviceCosts(warp_shared=32 * _SHARED_BYTES / units.multiply_adds),
+        costs=DeviceCosts(
+            warp_shared=32 * _SHARED_BYTES / units.multiply_adds, warp_load=_LOAD * units.multiply_adds / 32,
+            warp_issue=units.multiply_adds / 32 / _ISSUED,
+        ),
     )  # fmt: skip
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
