@@ -93,6 +93,21 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:256 "
         "--group=mb_ih_iw:64,ic:256,oc:32 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n128k16_f16_k_mn",
     ),
+    "backward by data, 192 columns": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic192ih4oc64oh4kh1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:192 "
+        "--group=mb_ih_iw:64,ic:192,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n192k16_bf16_k_mn",
+    ),
+    "backward by data, 160 columns": (
+        f"--dir=BWD_D {LAST} --dt=f16 mb1ic160ih4oc64oh4kh1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:160 "
+        "--group=mb_ih_iw:64,ic:160,oc:32 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n160k16_f16_k_mn",
+    ),
+    "backward by weights, 96 columns": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn",
+    ),
     "backward by weights, 128 columns": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc128oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:128 --group=ic:64,oc:128,mb_oh_ow:64 "

@@ -16,9 +16,9 @@ LANES = 128
 PRODUCT_ROWS = 64
 """Rows of a product."""
 PRODUCT_COLUMNS = (256, 192, 160, 128, 96, 64, 32, 16)
-"""Columns of the products that are in the table, if both factors are K-major."""
-MN_COLUMNS = (256, 128, 64, 32, 16)
-"""Columns of the products of a factor that is MN-major: a row of 128 bytes, several of them, or a part of one."""
+"""Columns of the products that are in the table. A factor that is MN-major has them in rows of 128 bytes, or of fewer
+where these do not divide them.
+"""
 _FACTOR = FragmentLayout(("l", "e"), 1)
 """The layout of a factor, which is not held in registers."""
 BYTES = 32
@@ -78,16 +78,14 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     )  # fmt: skip
 
 
-_MAJORS = {(False, False): PRODUCT_COLUMNS, (False, True): MN_COLUMNS, (True, True): MN_COLUMNS}
-"""The majors of the factors of a forward pass, of a backward pass by data, and of one by weights, with the columns of
-their products.
-"""
+_MAJORS = ((False, False), (False, True), (True, True))
+"""Which factors are MN-major in a forward pass, in a backward pass by data, and in one by weights."""
 _BYTES = (*((a, b) for a in ("s8", "u8") for b in ("s8", "u8")), *((a, b) for a in SMALL for b in SMALL))
 """Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with about 14 bits."""
 _OTHERS = (*_BYTES, ("f32", "f32"))
 """Types of factors that are K-major in every product. A number of f32 is truncated to 11 significant bits."""
 GROUP_PRODUCTS = (
-    *(product((t, t), n, turned) for t in ("bf16", "f16") for turned, columns in _MAJORS.items() for n in columns),
+    *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in PRODUCT_COLUMNS),
     *(product(types, n) for types in _OTHERS for n in PRODUCT_COLUMNS),
 )
 """Products of sm_90a."""
