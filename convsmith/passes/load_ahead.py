@@ -33,7 +33,7 @@ def _refuse(why: str) -> ConfigError:
     return ConfigError("load_ahead", f"load_ahead: {why}")
 
 
-class _Use(NamedTuple):
+class _ProductLoop(NamedTuple):
     """A loop over ``threads`` whose ``loops`` run products: each fills the ``buffers`` in registers by ``fills``, and
     reads them in ``rest``.
     """
@@ -51,19 +51,19 @@ class _Use(NamedTuple):
         return [{x.var: as_index(n) for x, n in zip(self.loops, at)} for at in product(*around)]
 
 
-class _Fill(NamedTuple):
+class _EarlyFill(NamedTuple):
     """The loads of the factors of a product of a use, in which variables have ``values``."""
 
-    use: _Use
+    use: _ProductLoop
     values: Mapping[Var, Index]
 
-    def at(self, values: Mapping[Var, Index]) -> _Fill:
+    def at(self, values: Mapping[Var, Index]) -> _EarlyFill:
         """Return the loads where the variables that the present values depend on have other ``values``."""
         now = {v: substitute(e, values) for v, e in self.values.items()}
-        return _Fill(self.use, {**values, **now})
+        return _EarlyFill(self.use, {**values, **now})
 
 
-def _use_of(s: Stmt) -> _Use | None:
+def _use_of(s: Stmt) -> _ProductLoop | None:
     """Return a statement as a loop over threads whose products fill registers; None if it is none."""
     if not isinstance(s, For) or s.kind not in THREAD_LOOPS:
         return None
@@ -75,7 +75,7 @@ def _use_of(s: Stmt) -> _Use | None:
         return None
     if not all(b.in_registers for b in buffers) or not all(x.lo.is_const and x.hi.is_const for x in (threads, *loops)):
         return None
-    return _Use(threads, tuple(loops), tuple(buffers), tuple(fills), tuple(rest))
+    return _ProductLoop(threads, tuple(loops), tuple(buffers), tuple(fills), tuple(rest))
 
 
 def _has_use(s: Stmt) -> bool:
@@ -104,16 +104,16 @@ class _LoadAhead(LoopRewriter):
         self.found = True
         return allocate((*buffers, *self.sets.values()), block(*steps))
 
-    def _first(self, parts: Sequence[Stmt]) -> _Fill | None:
+    def _first(self, parts: Sequence[Stmt]) -> _EarlyFill | None:
         """Return the loads of the first product that ``parts`` compute; None if they compute none."""
         for s in parts:
             if (use := _use_of(s)) is not None:
-                return _Fill(use, use.points[0])
+                return _EarlyFill(use, use.points[0])
             if isinstance(s, For) and (inner := self._first(_parts(s.body))) is not None:
                 return inner.at({s.var: s.lo})
         return None
 
-    def _steps(self, parts: Sequence[Stmt], number: int, after: _Fill | None) -> Iterator[Stmt]:
+    def _steps(self, parts: Sequence[Stmt], number: int, after: _EarlyFill | None) -> Iterator[Stmt]:
         """Yield ``parts``, whose first product is the one of this ``number``; ``after`` are the loads of the product
         behind them.
         """
@@ -132,7 +132,7 @@ class _LoadAhead(LoopRewriter):
             else:
                 raise _refuse("products stand in a condition; legal are products that all threads run")
 
-    def _loop(self, loop: For, number: int, after: _Fill | None) -> Iterator[Stmt]:
+    def _loop(self, loop: For, number: int, after: _EarlyFill | None) -> Iterator[Stmt]:
         """Yield a loop, whose last iteration is apart: it loads factors of what stands behind the loop."""
         lo, hi, parts = loop.lo, loop.hi, _parts(loop.body)
         if loop.kind not in ("serial", "unrolled") or not (lo.is_const and hi.is_const) or lo.const >= hi.const:
@@ -149,7 +149,7 @@ class _LoadAhead(LoopRewriter):
         last = substitute(loop.body, {loop.var: hi - 1})
         yield from self._steps(_parts(last), number + each * (hi.const - lo.const - 1), after)
 
-    def _products(self, use: _Use, number: int, after: _Fill | None) -> Iterator[Stmt]:
+    def _products(self, use: _ProductLoop, number: int, after: _EarlyFill | None) -> Iterator[Stmt]:
         """Yield the products of a use: each loads the factors of the next one. Other threads may have to arrive before
         the factors behind the last one can be loaded, so that it has loops over threads of its own.
         """
@@ -158,7 +158,7 @@ class _LoadAhead(LoopRewriter):
             raise _refuse(f"a step has {len(points)} products; legal are at most {MAX_PRODUCTS}")
         within: list[Stmt] = []
         for n, (at, ahead) in enumerate(pairwise(points), number):
-            within += [self._filled(_Fill(use, ahead), n + 1), self._used(use, at, n)]
+            within += [self._filled(_EarlyFill(use, ahead), n + 1), self._used(use, at, n)]
         if within:
             yield self._around(use.threads, within)
         last = number + len(points) - 1
@@ -168,15 +168,15 @@ class _LoadAhead(LoopRewriter):
             loads.append(self._filled(after, last + 1, threads))
         yield self._around(use.threads, [*loads, self._used(use, points[-1], last)])
 
-    def _filled(self, fill: _Fill, number: int, threads: Mapping[Var, Index] | None = None) -> Stmt:
+    def _filled(self, fill: _EarlyFill, number: int, threads: Mapping[Var, Index] | None = None) -> Stmt:
         """Return the loads of the factors of a product into the set of its ``number``."""
         values = {**fill.values, **(threads or {})}
         return self._in_set(substitute(block(*fill.use.fills), values), fill.use, number, threads)
 
-    def _used(self, use: _Use, at: Mapping[Var, Index], number: int) -> Stmt:
+    def _used(self, use: _ProductLoop, at: Mapping[Var, Index], number: int) -> Stmt:
         return self._in_set(substitute(block(*use.rest), at), use, number)
 
-    def _in_set(self, s: Stmt, use: _Use, number: int, threads: Mapping[Var, Index] | None = None) -> Stmt:
+    def _in_set(self, s: Stmt, use: _ProductLoop, number: int, threads: Mapping[Var, Index] | None = None) -> Stmt:
         """Return ``s`` with the set of registers that the product of this ``number`` uses."""
         thread = (threads or {}).get(use.threads.var, use.threads.var) - use.threads.lo
         for old in use.buffers:
