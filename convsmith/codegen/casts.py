@@ -55,6 +55,7 @@ class CastEmitter(ScalarEmitter):
     def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
         self.half = half
+        self.word_rounding: tuple[int, str] | None = None
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
         """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are per unit.
@@ -171,8 +172,39 @@ class CastEmitter(ScalarEmitter):
             big = self.put(f"fcmp oge {self.type(a, lanes)} {x}, {self.const(a, 2**31, lanes)}")
             converted = self.convert("fptosi", inside, a, b, lanes)
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
+        if self.rounds_words(a, lanes):
+            return self.narrowed(self.rounded_word(self._bounded(x, a, b, lanes, bounds), lanes), b, lanes)
         bits = self.bits_of_rounded(self.saturated(x, a, b, lanes, bounds), a, lanes)
         return self.put(f"trunc {self.vector(f'i{a.bits}', lanes)} {bits} to {self.type(b, lanes)}")
+
+    def rounds_words(self, t: DType, lanes: int) -> bool:
+        """Return whether an instruction rounds vectors of ``t`` to s32."""
+        return self.word_rounding is not None and t is F32 and lanes == self.word_rounding[0] and not self.scalable
+
+    def _bounded(self, x: str, t: DType, b: DType, lanes: int, bounds: Bounds | None) -> str:
+        """Return a float within one limit of the integers ``b``; NaN becomes 0, for unsigned types by the lower limit.
+
+        Beyond s32, floats are rounded to the least word. Within the lower limit of unsigned types, and the upper one of
+        signed types, that word stands for the numbers beyond the other limit.
+        """
+        low, high = b.limits
+        if bounds is None and low:
+            x = self._numbers(x, t, lanes)
+        return self._clamp(x, t, lanes, -inf if low else low, high if low else inf, bounds)
+
+    def rounded_word(self, x: str, lanes: int) -> str:
+        """Return a vector of f32 rounded to nearest even as s32; NaN and numbers beyond become the least s32."""
+        assert self.word_rounding is not None
+        name, word, ty = self.word_rounding[1], self.type(S32, lanes), self.type(F32, lanes)
+        self.declared[f"declare {word} @{name}({ty}, {word}, i{lanes}, i32)"] = None
+        return self.put(f"call {word} @{name}({ty} {x}, {word} zeroinitializer, i{lanes} -1, i32 4)")
+
+    def narrowed(self, word: str, b: DType, lanes: int) -> str:
+        """Return s32 saturated to the integers ``b``; for unsigned ones, negative words count as large."""
+        low, high = b.limits
+        for name, limit in (("smax", low), ("smin", high)) if low else (("umin", high),):
+            word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))
+        return self.convert("trunc", word, S32, b, lanes)
 
     def saturated(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
         """Return a float within the limits of the integers ``b``; NaN becomes 0, for unsigned types by the lower limit.

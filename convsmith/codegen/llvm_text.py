@@ -68,7 +68,8 @@ class Facts:
     buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
     run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
     ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
-    that are rounded to bytes are computed by products and sums that round once. Elements of fewer than ``masked_bytes``
+    that are rounded to bytes are computed by products and sums that round once; ``word_rounding`` has the lanes and
+    the intrinsic that rounds f32 to s32. Elements of fewer than ``masked_bytes``
     have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
     not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
     predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
@@ -93,6 +94,7 @@ class Facts:
     called_attributes: tuple[str, ...] = ()
     has_masked_stores: bool = False
     has_fused_steps: bool = False
+    word_rounding: tuple[int, str] | None = None
     masked_bytes: int = 1
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
@@ -116,6 +118,7 @@ class FunctionEmitter(ValueEmitter):
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
+        self.word_rounding = facts.word_rounding
         self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.loads_words = facts.loads_words

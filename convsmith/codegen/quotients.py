@@ -4,8 +4,11 @@ A division takes as long as a dozen products. With ``r = 1 / s``, a quotient ``q
 last place away from ``x / s``, and ``q + r * (x - q * s)``, in two fused steps, is ``x / s`` correctly rounded: a test
 tries each quotient that is close to the middle between two numbers (`tests/codegen/test_quotients.py`). This needs
 numbers and divisors far from the limits of f32. A quotient that becomes a byte can be clamped before, which keeps the
-numbers there. Divisors beyond `MAX_DIVISOR` and negative ones, and added zero points beyond `MAX_ADDED`, for which
-clamped quotients are not close enough, take a branch to a division; threads of a device have quotients without branches
+numbers there. Where an instruction rounds to words (``rounds_words``), one clamp suffices: a quotient that overflows on
+the other side becomes infinite or NaN, hence the least word, which saturates as a number of that side.
+
+Divisors beyond `MAX_DIVISOR` and negative ones, and added zero points beyond `MAX_ADDED`, for which clamped quotients
+are not close enough, take a branch to a division; threads of a device have quotients without branches
 (:mod:`convsmith.codegen.scaled_quotients`).
 """
 
@@ -93,18 +96,25 @@ def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     inside = x
     if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
         inside = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
-    for how, limit in (("ogt", n.least), ("olt", n.greatest)):
+    words = emit.rounds_words(F32, lanes)
+    clamps = (("ogt", n.least), ("olt", n.greatest))
+    for how, limit in clamps[bool(n.zero) :][:1] if words else clamps:
         inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
     exact = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
-    arms = [(emit.bits_of_rounded(_plus(emit, exact, n, ty), F32, lanes), near)]
+    arms = [(_whole(emit, _plus(emit, exact, n, ty), lanes), near)]
     emit.lines.append(f"  br label %{end}")
     emit.start(far)
     divided = _plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty)
-    arms.append((emit.bits_of_rounded(emit.saturated(divided, F32, t, lanes), F32, lanes), far))
+    arms.append((_whole(emit, emit.saturated(divided, F32, t, lanes), lanes), far))
     emit.lines.append(f"  br label %{end}")
     emit.start(end)
     bits = emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
-    return emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
+    return emit.narrowed(bits, t, lanes) if words else emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
+
+
+def _whole(emit: ValueEmitter, x: str, lanes: int) -> str:
+    """Return floats rounded to words, or to bits whose lower half is the number."""
+    return emit.rounded_word(x, lanes) if emit.rounds_words(F32, lanes) else emit.bits_of_rounded(x, F32, lanes)
 
 
 def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: int) -> str:

@@ -66,7 +66,9 @@ class Machine:
     LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
     loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector is as fast as a plain one. A machine
     that ``has_word_products`` multiplies integers of 16 bits faster than those of 32. One that ``has_fused_steps``
-    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them. Where a machine
+    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them. In a vector of
+    that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even as s32, and NaN and numbers
+    beyond to -2**31; conversions of such words to bytes saturate at no cost. Where a machine
     ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access adds a
     constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
     vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
@@ -109,6 +111,7 @@ class Machine:
     has_masked_stores: bool = False
     has_word_products: bool = False
     has_fused_steps: bool = False
+    word_rounding: tuple[int, str] | None = None
     lacks_fma: bool = False
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False

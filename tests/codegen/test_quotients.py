@@ -172,3 +172,17 @@ def test_quotients_half_way_between_two_bytes_are_rounded_to_even(level: str) ->
         assert np.array_equal(result[0, :, 0, 0], np.rint(middles).clip(0, 255).astype(np.uint8)), divisor
         differ += int(np.count_nonzero(np.rint(bias * (np.float32(1) / divisor)) != np.rint(middles)))
     assert differ > 20
+
+
+@pytest.mark.parametrize(("types", "kept", "left"), [("u8:s8:u8", "ogt", "olt"), ("u8:s8:s8", "olt", "ogt")])
+def test_one_clamp_suffices_where_words_are_rounded(types: str, kept: str, left: str) -> None:
+    problem = parse_problem(f"--dt={types} --attr-scales=dst:common:2 --stag=axb --dtag=axb mb1ic64ih8oc32oh8kh1")
+    with interning():
+        config = Config.parse("--target=avx512_vnni --lane=oc --register=ow:4,oc:32 --reduce=kh,kw,ic")
+        text = lower(plan_for(problem.canonical(), config, target("avx512_vnni"))).text
+    near = [block for block in text.split("\nnear")[1:] if "llvm.fma" in block.partition("br label")[0]]
+    assert near
+    for block in near:
+        clamps = block.partition("br label")[0]
+        assert f"fcmp {kept} <16 x float>" in clamps and f"fcmp {left} <16 x float>" not in clamps
+        assert "@llvm.x86.avx512.mask.cvtps2dq.512" in clamps

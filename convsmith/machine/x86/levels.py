@@ -16,6 +16,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 _AVX2 = ("avx2", "fma", "f16c")
 _SHUFFLES = ("unpck", "shuf")
 _FENCE = "llvm.x86.sse.sfence"
+_WORD_ROUNDING = (16, "llvm.x86.avx512.mask.cvtps2dq.512")
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 _PREFERENCES = ("fast-dpwssd",)
 """LLVM's tuning preferences on every level: where the level has it, one instruction multiplies words and adds the
@@ -47,7 +48,7 @@ def _avx512(name: str, *more: str) -> Machine:
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
-        has_word_products=True, has_fused_steps=True, fence=_FENCE,
+        has_word_products=True, has_fused_steps=True, word_rounding=_WORD_ROUNDING, fence=_FENCE,
     )  # fmt: skip
 
 
