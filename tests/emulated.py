@@ -38,11 +38,12 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
-_BY_MACHINE: dict[tuple[int, int], ProcessorEmulator] = {
-    (2, 62): BOCHS, (2, 183): AARCH64, (1, 164): HEXAGON, (2, 243): RISCV64, (1, 243): RISCV32, (1, 40): THUMB,
+_BY_MACHINE: dict[bytes, ProcessorEmulator] = {
+    b"\2\x3e": BOCHS, b"\2\xb7": AARCH64, b"\1\xa4": HEXAGON, b"\2\xf3": RISCV64, b"\1\xf3": RISCV32,
+    b"\1\x28": THUMB,
 }  # fmt: skip
 """By the class and the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V, Arm."""
-_CLASS, _MACHINE = 4, 18
+_CLASS, _MACHINE = slice(4, 5), slice(18, 19)
 """Their places in the header."""
 
 
@@ -51,7 +52,7 @@ def emulated_kernel(artifact: Artifact, emulator: Emulator | None = None, **opti
     the emulator, which gives up after a minute.
     """
     given = {"timeout": 60.0, **options}
-    mark = artifact.code[_CLASS], artifact.code[_MACHINE]
+    mark = artifact.code[_CLASS] + artifact.code[_MACHINE]
     own = WEB_ASSEMBLY if is_wasm(artifact.code) else _BY_MACHINE.get(mark, BOCHS)
     emulator = emulator or replace(own, **given)
     return HostKernel(artifact, None, emulator.load(artifact))
