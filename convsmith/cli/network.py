@@ -27,6 +27,7 @@ from convsmith.network.integers import is_quantised
 from convsmith.network.network import Network
 from convsmith.network.reference import compared, reference_outputs
 from convsmith.network.sizes import NetworkOfSizes, load
+from convsmith.network.small_floats import DTYPES
 from convsmith.onnx.calibration import METHODS
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for, network_of
@@ -110,7 +111,10 @@ def verify(source: str, threads: int | None, inputs: ModelInputs, seed: int) -> 
 @_seed_option
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
 @click.option("--vs", metavar="LIBRARY", default="onnxruntime", show_default=True, help="onnxruntime, or none.")
-def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, rounds: int, vs: str) -> None:
+@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of inner values.")
+def bench(
+    source: str, threads: int | None, inputs: ModelInputs, seed: int, rounds: int, vs: str, dtype: str
+) -> None:  # fmt: skip
     """Time a model beside ONNX Runtime on as many threads, in rounds in which both run in turn.
 
     The ratio is ONNX Runtime's time divided by ours (above 1: we are faster).
@@ -119,7 +123,7 @@ def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, roun
     if vs not in ("onnxruntime", "none"):
         raise UsageError(f"--vs={vs} is not legal; legal are onnxruntime and none", code="bad-option")
     graph = _graph(source, inputs)
-    net = network_of(graph, threads, _compiling)
+    net = network_of(graph, threads, _compiling, dtype)
     arrays = _arrays(graph.inputs, inputs, seed)
     results = net.run(arrays)
     peers, count = {}, max(net.threads, 1)

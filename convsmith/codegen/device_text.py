@@ -63,7 +63,7 @@ class ThreadEmitter(FunctionEmitter):
     """Whether code that calls functions is as fast as other code."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
-        written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
+        written, flushed = written_buffers(kernel.body, kernel.functions), flushed_buffers(kernel, facts.rows)
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces, self.has_fused_steps = dict(dialect.spaces), dialect.reciprocal is not None

@@ -31,6 +31,7 @@ from convsmith.ir.stmt import (
     Call,
     Carried,
     For,
+    Function,
     If,
     Invoke,
     Kernel,
@@ -46,10 +47,19 @@ from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lane
 from convsmith.ir.walk import bound_in, statements_of, walk
 
 
-def written_buffers(body: Stmt) -> set[Buffer]:
-    """Return the buffers that a function writes; the contents of other buffers are constant while it runs."""
+def written_buffers(body: Stmt, functions: Sequence[Function]) -> set[Buffer]:
+    """Return the buffers that a statement writes, itself or by the ``functions`` that it calls; the contents of other
+    buffers are constant while it runs.
+    """
     stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
-    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
+    stored |= {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
+    calls = [s for s in statements_of(body) if isinstance(s, Call)]
+    known = {f.name: f for f in functions}
+    writes = {name: written_buffers(known[name].body, functions) for name in {s.function for s in calls}}
+    for s in calls:
+        own = (buffer for _, buffer in known[s.function].pointers)
+        stored |= {given for (given, _), b in zip(s.pointers, own) if b in writes[s.function]}
+    return stored
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:
@@ -63,13 +73,13 @@ class Facts:
 
     They are LLVM's name of the target, the attributes of every function, the instructions by name, the use of f16
     instructions, the registers for fragments, the bits of an address, the ways to load leading lanes and to look up
-    bytes, a device's dialect, and the function that orders non-temporal stores. ``debug`` is the debug information of
-    the module. If vectors in aligned memory have their own instructions, the arrays ``own`` of kernels and private
-    buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
-    run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
-    ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
-    that are rounded to bytes are computed by products and sums that round once; ``word_rounding`` has the lanes and
-    the intrinsic that rounds f32 to s32. Elements of fewer than ``masked_bytes``
+    bytes, the function that looks up words, a device's dialect, and the function that orders non-temporal stores.
+    ``debug`` is the debug information of the module. If vectors in aligned memory have their own instructions, the
+    arrays ``own`` of kernels and private buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the
+    kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined functions
+    the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With
+    ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round once;
+    ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32. Elements of fewer than ``masked_bytes``
     have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
     not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
     predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
@@ -84,6 +94,7 @@ class Facts:
     address_bits: int = 64
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
+    word_lookup: str = ""
     dialect: Dialect | None = None
     fence: str = ""
     debug: DebugLines | None = None
@@ -122,6 +133,7 @@ class FunctionEmitter(ValueEmitter):
         self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.loads_words = facts.loads_words
+        self.word_lookup = facts.word_lookup
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False

@@ -20,7 +20,7 @@ from convsmith.ir.walk import statements_of
 def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushed: frozenset[Buffer],
                   configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
     """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it separately."""
-    written = written_buffers(f.body)
+    written = written_buffers(f.body, kernel.functions)
     e = FunctionEmitter(kernel, facts, symbol, written, flushed, configurations)
     e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
     e.prepare(f.body)
@@ -47,7 +47,7 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
     ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
     thread. The scratch argument follows the kernel's own arguments and precedes its sizes, of a word each.
     """
-    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), flushed, configurations)
+    e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body, kernel.functions), flushed, configurations)
     e.prepare(kernel.body)
     e.is_split = is_split
     word, aligned = facts.word, f"align {facts.address_bits // 8}"

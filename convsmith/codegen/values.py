@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from convsmith.codegen.accesses import AccessEmitter
 from convsmith.codegen.bounds import bounds_of
 from convsmith.codegen.denormals import is_flushed
+from convsmith.codegen.lookups import looked_up
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.codegen.quotients import BRANCHED, Quotient, quotient_of
 from convsmith.ir.buffer import Buffer
@@ -21,6 +22,7 @@ from convsmith.ir.value import (
     Const,
     Fma,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -51,6 +53,7 @@ class ValueEmitter(AccessEmitter):
         self.flushed = flushed
         self.has_fused_steps = False
         self.reads_scalars = False
+        self.word_lookup = ""
         self.shared: dict[tuple[Value, int], str] = {}
         self.current = "entry"
         self.has_constant_values = False
@@ -142,6 +145,8 @@ class ValueEmitter(AccessEmitter):
         if isinstance(v, Where):
             holds = self._compare(v, lanes)
             return self.choose(holds, t, lanes, self.value(v.yes, lanes), self.value(v.no, lanes))
+        if isinstance(v, Lookup):
+            return looked_up(self, v, lanes)
         if isinstance(v, Repeat):
             return self._repeat(v, t)
         if isinstance(v, Sum):

@@ -23,6 +23,7 @@ from convsmith.ir.value import (
     Const,
     Fma,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -183,6 +184,8 @@ class WgslValues(StructuredText):
             return f"select({self._arms(v, lane)}, {compared})"
         if isinstance(v, Fma):
             return f"fma({', '.join(bare(self.value(x, lane)) for x in (v.a, v.b, v.c))})"
+        if isinstance(v, Lookup):
+            raise UnsupportedError("WGSL has no text for tables of bytes", code="lookup")
         if isinstance(v, Repeat):
             return self.value(v.a, lane % max(lanes_of(v.a), 1))
         if isinstance(v, Sum):

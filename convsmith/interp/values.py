@@ -22,6 +22,7 @@ from convsmith.ir.value import (
     Fma,
     Lanes,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -68,6 +69,7 @@ class ValueMachine:
             Bits: self._bits,
             Select: self._select,
             Where: self._where,
+            Lookup: self._lookup,
             Repeat: self._repeat,
             Sum: self._sum,
             Sums: self._sums,
@@ -203,6 +205,16 @@ class ValueMachine:
             raise self._error(f"{v} reads {a.dtype} as {v.dtype}")
         out = np.atleast_1d(a).view(v.dtype.numpy)
         return out if lanes_of(v) else out[0]
+
+    def _lookup(self, v: Lookup) -> Any:
+        memory, (first,) = self._places(v.first.buffer, v.first.index, None)
+        a = self._value(v.a)
+        places = [first + int(x) for x in np.atleast_1d(a)]
+        if beyond := [x for x in places if x >= len(memory.data)]:
+            raise self._error(f"{v} touches element {beyond[0]} of the {len(memory.data)} elements of {memory.name}")
+        self._read(memory, places)
+        found = memory.data[places]
+        return found if a.ndim else found[0]
 
     def _repeat(self, v: Repeat) -> Any:
         return np.tile(self._value(v.a), v.times)

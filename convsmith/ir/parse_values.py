@@ -39,6 +39,7 @@ from convsmith.ir.value import (
     Fma,
     Lanes,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -165,7 +166,7 @@ class ValueParser(Cursor):
                 return self._typed_constant()
             special = {
                 "cast": self._typed, "bits": self._typed, "where": self._where, "sum": self._sum, "sums": self._sums,
-                "repeat": self._repeat,
+                "repeat": self._repeat, "lookup": self._lookup,
             }  # fmt: skip
             if name in special:
                 return special[name]()
@@ -221,6 +222,17 @@ class ValueParser(Cursor):
         self._next()
         self._expect("(")
         return Sums(tuple(self._list(self.value, ")")))
+
+    def _lookup(self) -> Lookup:
+        self._next()
+        self._expect("(")
+        first = self.value()
+        if not isinstance(first, Load):
+            raise self._fail("an element of an array")
+        self._expect(",")
+        a = self.value()
+        self._expect(")")
+        return Lookup(first, a)
 
     def _repeat(self) -> Repeat:
         self._next()

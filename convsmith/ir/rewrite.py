@@ -59,6 +59,7 @@ from convsmith.ir.value import (
     Cast,
     Fma,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -234,6 +235,10 @@ class Rewriter:
         a, b, yes, no = self.expr(v.a), self.expr(v.b), self.expr(v.yes), self.expr(v.no)
         same = a is v.a and b is v.b and yes is v.yes and no is v.no
         return v if same else Where(v.op, a, b, yes, no)
+
+    def _Lookup(self, v: Lookup) -> Value:
+        first, a = self.expr(v.first), self.expr(v.a)
+        return v if first is v.first and a is v.a else Lookup(first, a)
 
     def _Repeat(self, v: Repeat) -> Value:
         a = self.expr(v.a)

@@ -43,10 +43,25 @@ from convsmith.ir.stmt import (
     TensorCopy,
     Wait,
 )
-from convsmith.ir.value import Binary, Bits, Cast, Const, Fma, Load, Repeat, Select, Sum, Sums, Unary, Value, Where
+from convsmith.ir.value import (
+    Binary,
+    Bits,
+    Cast,
+    Const,
+    Fma,
+    Load,
+    Lookup,
+    Repeat,
+    Select,
+    Sum,
+    Sums,
+    Unary,
+    Value,
+    Where,
+)
 from convsmith.ir.walk import statements_of, walk
 
-_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
+_SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where, Lookup})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
 _FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store, PointerLoad})
 _PLAIN: frozenset[type[Stmt]] = _FIRST | {AtomicAdd, TensorCopy}

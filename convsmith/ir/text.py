@@ -58,6 +58,7 @@ from convsmith.ir.value import (
     Fma,
     Lanes,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -179,6 +180,8 @@ class _Values:
             return f"sums({', '.join(map(text, v.args))})"
         if isinstance(v, Sum):
             return f"sum({text(v.a)}{f', {v.group}' if v.group != lanes_of(v.a) else ''})"
+        if isinstance(v, Lookup):
+            return f"lookup({text(v.first)}, {text(v.a)})"
         if isinstance(v, Repeat):
             return f"repeat({text(v.a)}, {v.times})"
         raise TypeError(type(v))

@@ -243,6 +243,13 @@ class Where(Value):
     no: Value
 
 
+class Lookup(Value):
+    """The element of memory ``a`` elements after that of the scalar load ``first``; ``a`` is of type u8."""
+
+    first: Load
+    a: Value
+
+
 class Repeat(Value):
     """``times`` copies of the lanes of ``a``, concatenated."""
 
@@ -285,7 +292,7 @@ def _lanes_of(v: Value) -> int:
         return max(lanes_of(v.a), lanes_of(v.b), lanes_of(v.c))
     if isinstance(v, Select):
         return max(lanes_of(v.yes), lanes_of(v.no))
-    if isinstance(v, (Cast, Unary)):
+    if isinstance(v, (Cast, Unary, Lookup)):
         return lanes_of(v.a)
     if isinstance(v, Bits):
         lanes, bits = lanes_of(v.a), dtype_of(v.a).bits
@@ -306,6 +313,8 @@ def dtype_of(v: Value) -> DType:
             return v.buffer.dtype
         if isinstance(v, (Select, Where)):
             v = v.yes
+        elif isinstance(v, Lookup):
+            v = v.first
         elif isinstance(v, (Binary, Unary, Fma, Repeat, Sum)):
             v = v.a
         elif isinstance(v, Sums):

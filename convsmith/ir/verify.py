@@ -49,7 +49,7 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.threads import ThreadScope, pipeline_parts
-from convsmith.ir.types import PTR, S32
+from convsmith.ir.types import PTR, S32, U8
 from convsmith.ir.value import (
     BINARY,
     BITWISE,
@@ -62,6 +62,7 @@ from convsmith.ir.value import (
     Fma,
     Lanes,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -410,6 +411,10 @@ class _Verifier:
         if len(counts) > 1:
             self._fail(f"{v}: operands have {' and '.join(map(str, sorted(counts)))} lanes")
         count = max(counts, default=0)
+        if isinstance(v, Lookup):
+            if not isinstance(v.first, Load) or v.first.lanes is not None or dtype_of(v.a) is not U8:
+                self._fail(f"{v}: a lookup is of a number of u8, from one element of an array on")
+            return count
         if isinstance(v, Repeat):
             if v.times < 1:
                 self._fail(f"{v}: a vector is repeated at least once, not {v.times} times")

@@ -50,6 +50,7 @@ from convsmith.ir.value import (
     Const,
     Fma,
     Load,
+    Lookup,
     Repeat,
     Select,
     Sum,
@@ -85,6 +86,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Bits: lambda n: (n.a,),
     Select: lambda n: (n.cond, n.yes, n.no),
     Where: lambda n: (n.a, n.b, n.yes, n.no),
+    Lookup: lambda n: (n.first, n.a),
     Repeat: lambda n: (n.a,),
     Sum: lambda n: (n.a,),
     Sums: lambda n: n.args,
@@ -115,7 +117,7 @@ WITHOUT_STATEMENTS = frozenset(
 )
 """Classes of statements that contain no statement."""
 _STATEMENTS = frozenset({Block, For, If, Let, Alloc, PointerLoad}) | WITHOUT_STATEMENTS
-_COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})
+_COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Lookup, Repeat, Sum, Sums, Const})
 
 
 def children(n: AnyNode) -> tuple[AnyNode, ...]:

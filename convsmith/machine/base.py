@@ -63,18 +63,19 @@ class Machine:
     of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share.
     ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
-    LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
-    loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector is as fast as a plain one. A machine
-    that ``has_word_products`` multiplies integers of 16 bits faster than those of 32. One that ``has_fused_steps``
-    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them. In a vector of
-    that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even as s32, and NaN and numbers
-    beyond to -2**31; conversions of such words to bytes saturate at no cost. Where a machine
-    ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access adds a
-    constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
-    vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
-    factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several bytes but
-    words, in which it loads vectors of bytes from any address. One that ``extends_bytes`` loads bytes into wider lanes
-    as fast as lanes of that width, so that packed operands stay bytes.
+    LLVM's code for them is wrong. ``word_lookup`` is LLVM's function that picks each of 32 words of a register from two
+    registers of words, by its number in both, which lies between them. The machine has masked loads of elements of at
+    least ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
+    is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
+    32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
+    it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
+    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Where a
+    machine ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access
+    adds a constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a
+    scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
+    take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
+    bytes but words, in which it loads vectors of bytes from any address. One that ``extends_bytes`` loads bytes into
+    wider lanes as fast as lanes of that width, so that packed operands stay bytes.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -107,6 +108,7 @@ class Machine:
     address_bits: int = 64
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
+    word_lookup: str = ""
     masked_bytes: int = 0
     has_masked_stores: bool = False
     has_word_products: bool = False

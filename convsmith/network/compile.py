@@ -38,6 +38,7 @@ from convsmith.network.program import (
     ProgramKernel,
     ProgramStep,
 )
+from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, ArraySpec, numpy_dtype
@@ -54,13 +55,14 @@ _TYPES = ("f32", "f32", "f32")
 
 def program_of(
     graph: Graph, threads: int = 1, machine: Machine | None = None, weights: PackedWeights | None = None,
-    compiling: Compiling = silent,
+    compiling: Compiling = silent, dtype: str = "f32",
 ) -> NetworkProgram:  # fmt: skip
     """Return the program of `graph` for `machine`, by default this one, whose kernels use `threads`. Works that are
     equal share a kernel. Packed weights follow those in the area `weights`, by default one of its own. `compiling`
-    reports the kernels that the cache lacks.
+    reports the kernels that the cache lacks. Values of f32 inside of the network are stored in `dtype`.
     """
-    target, whole = machine or registry.target(settings.target, _TYPES), folded(graph)
+    target = machine or registry.target(settings.target, _TYPES)
+    whole = with_small_floats(folded(graph), dtype)
     cold = target.with_cold_weights
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.network.byte_tables import with_tables
 from convsmith.network.float_sums import with_float_sums
 from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
@@ -28,7 +29,7 @@ __all__ = ["folded"]
 
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends."""
-    for rewrite in (with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps, with_integers):
+    for rewrite in (with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps, with_integers, with_tables):
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
 

@@ -42,19 +42,17 @@ def operator_cycles(op: Operator, machine: Machine) -> float:
     lanes = machine.lanes(dtype(result.dtype).bits)
     along = result.layout.contiguous
     elements = prod(result.shape)
-    terms = 1
-    for nest in op.nests().statements:
-        terms = max(terms, prod(d.size for d in nest.of("k")))
+    visits = sum(prod(d.size for d in nest.dims) for nest in op.nests().statements)
     vectors = elements / lanes if along is not None else elements
-    cycles = vectors * _access(result, machine)
+    cycles, reads = vectors * _access(result, machine), vectors * visits / elements
     for t in op.inputs:
         read = _lane_of(op, t, None if along is None else along.dim)
         if prod(t.shape) == 1 or read == "none":
-            cycles += vectors * terms * prices["broadcast"] / 2
+            cycles += reads * prices["broadcast"] / 2
         elif read == "vector":
-            cycles += vectors * terms * _access(t, machine)
+            cycles += reads * _access(t, machine)
         else:
-            cycles += elements * terms * prices["lane_load"]
+            cycles += visits * prices["lane_load"]
     return float(cycles)
 
 

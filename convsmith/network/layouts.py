@@ -10,7 +10,6 @@ from convsmith.layout.layout import Layout
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.image import NetworkValue
 from convsmith.network.operators.move import Reshape, Transpose
-from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp
@@ -102,7 +101,7 @@ def tagged(work: Work, tags: Mapping[str, str]) -> Work:
     """Return a problem or an operator with layouts of its arrays, by name."""
     if isinstance(work, Operator):
         several = {t.name for t in work.tensors if len(t.shape) > 1}
-        return _flat(work.with_tags({name: tag for name, tag in tags.items() if name in several}))
+        return work.with_tags({name: tag for name, tag in tags.items() if name in several}).flat()
     if isinstance(work, Conv):
         post_ops = tuple(
             replace(op, tag=tags[f"post_op_{n}"]) if isinstance(op, BinaryPostOp) and op.mask == PER_TENSOR else op
@@ -110,13 +109,3 @@ def tagged(work: Work, tags: Mapping[str, str]) -> Work:
         )
         return replace(work, stag=tags["src"], dtag=tags["dst"], post_ops=post_ops)
     return work
-
-
-def _flat(op: Operator) -> Operator:
-    """Return an element-wise operator on arrays of the same memory as one on vectors."""
-    if not isinstance(op, Pointwise) or len({t.shape for t in op.tensors}) > 1 or len({*op.tags}) > 1:
-        return op
-    if not op.result.layout.is_dense:
-        return op
-    size = op.result.layout.size
-    return replace(op, shapes=((size,),) * len(op.shapes), tags=("any",) * len(op.tags))

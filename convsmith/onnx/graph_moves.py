@@ -12,15 +12,18 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.norm import FACTORS, GroupNorm, RowNorm
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.reduce import Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
+from convsmith.network.operators.softmax import Softmax
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_sampling import resize_by_matrices
 from convsmith.problem.post_ops import Eltwise
+from convsmith.runtime.arrays import Array
 
 __all__ = ["MOVES"]
 
@@ -252,60 +255,41 @@ def _reduced(
     node.add(Pointwise(node.type(), (result,), "", steps), {"src_0": inner}, result)
 
 
-_RECIPROCAL = Eltwise("pow", 1.0, -1.0)
-
-
 def _softmax(node: GraphNode) -> None:
-    """Add the exponentials of the distances from the largest element, times the reciprocal of their sum."""
-    shape, t, x = node.shape(), node.type(), node.inputs[0]
+    shape = node.shape()
     (axis,) = _axes([node.attribute("axis", -1)], len(shape))
-    one = tuple(1 if n == axis else size for n, size in enumerate(shape))
-    most = node.between(Reduce("max", t, shape, (axis,)), {"src": x})
-    shapes = (shape, one)
-    is_log = node.operator == "LogSoftmax"
-    away = node.between(Pointwise(t, shapes, "sub"), {"src_0": x, "src_1": most})
-    grown = node.between(Pointwise(t, (shape,), "", (Eltwise("exp"),)), {"src_0": away})
-    total = node.between(Reduce("sum", t, shape, (axis,)), {"src": grown})
-    if is_log:
-        log = node.between(Pointwise(t, (one,), "", (Eltwise("log"),)), {"src_0": total})
-        node.add(Pointwise(t, shapes, "sub"), {"src_0": away, "src_1": log})
-    else:
-        part = node.between(Pointwise(t, (one,), "", (_RECIPROCAL,)), {"src_0": total})
-        node.add(Pointwise(t, shapes, "mul"), {"src_0": grown, "src_1": part})
+    sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+    node.add(Softmax(node.type(), sizes, node.operator == "LogSoftmax"), {"src": node.inputs[0]}, shape)
 
 
-def _normalised(axes: Callable[[GraphNode], tuple[int, ...]], node: GraphNode) -> None:
-    """Add the distances from the mean along axes, times the reciprocal of their deviation, then scaled and moved."""
-    shape, t = node.shape(), node.type()
-    own = axes(node)
-    one = tuple(1 if n in own else size for n, size in enumerate(shape))
-    mean = node.between(Reduce("mean", t, shape, own), {"src": node.inputs[0]})
-    away = node.between(Pointwise(t, (shape, one), "sub"), {"src_0": node.inputs[0], "src_1": mean})
-    spread = node.between(Reduce("mean_square", t, shape, own), {"src": away})
-    steps = (Eltwise("linear", 1.0, node.attribute("epsilon", 1e-5)), Eltwise("sqrt"), _RECIPROCAL)
-    factor = node.between(Pointwise(t, (one,), "", steps), {"src_0": spread})
-    work, arguments = Pointwise(t, (shape, one), "mul"), {"src_0": away, "src_1": factor}
-    for n, step in ((1, "mul"), (2, "add")):
-        factors = node.constant(n)
-        if factors is None:
-            continue
-        along = factors.shape if node.operator == "LayerNormalization" else (1, -1, *(1,) * (len(shape) - 2))
-        wide = factors.reshape(along)
-        before = node.between(work, arguments)
-        work, arguments = Pointwise(t, (shape, wide.shape), step), {"src_0": before, "src_1": node.held(wide)}
-    node.add(work, arguments)
-
-
-def _last_axes(node: GraphNode) -> tuple[int, ...]:
+def _row_norm(node: GraphNode) -> None:
+    """Add the norm over the last axes."""
     if any(node.outputs[1:]):
         raise UnsupportedError("it returns means too; available is the normalised value alone", code="output")
-    rank = len(node.shape())
-    (first,) = _axes([node.attribute("axis", -1)], rank)
-    return tuple(range(first, rank))
+    shape = node.shape()
+    (first,) = _axes([node.attribute("axis", -1)], len(shape))
+    sizes = (prod(shape[:first]), prod(shape[first:]))
+    factors = _factors(node, lambda x: np.broadcast_to(x, shape[first:]).reshape(-1))
+    work = RowNorm(node.type(), sizes, node.attribute("epsilon", 1e-5), tuple(factors))
+    node.add(work, {"src": node.inputs[0], **factors}, shape)
 
 
-def _pixels(node: GraphNode) -> tuple[int, ...]:
-    return tuple(range(2, len(node.shape())))
+def _channel_norm(node: GraphNode) -> None:
+    """Add the norm of each channel, or of groups of them, over all pixels."""
+    shape = node.shape()
+    groups = node.attribute("num_groups", shape[1])
+    factors = _factors(node, lambda x: np.repeat(x, shape[1] // x.size))
+    work = GroupNorm(node.type(), shape, node.attribute("epsilon", 1e-5), tuple(factors), groups=groups)
+    node.add(work, {"src": node.inputs[0], **factors})
+
+
+def _factors(node: GraphNode, whole: Callable[[Array], Array]) -> dict[str, str]:
+    """Return the arguments of a norm, whose factors become `whole`: one for each column or channel."""
+    return {
+        name: node.moved(n, lambda x: np.ascontiguousarray(whole(x)))
+        for n, name in enumerate(FACTORS, 1)
+        if node.constant(n) is not None
+    }
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
@@ -349,7 +333,7 @@ MOVES: dict[str, Callable[[GraphNode], None]] = {
     "ReduceLogSum": partial(_reduced, "sum", steps=(Eltwise("log"),)),
     "ReduceL1": partial(_reduced, "sum", before=(Eltwise("abs"),)),
     "Softmax": _softmax, "LogSoftmax": _softmax,
-    "LayerNormalization": partial(_normalised, _last_axes), "InstanceNormalization": partial(_normalised, _pixels),
+    "LayerNormalization": _row_norm, "InstanceNormalization": _channel_norm, "GroupNormalization": _channel_norm,
     "QuantizeLinear": partial(_converted, True), "DequantizeLinear": partial(_converted, False),
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -19,6 +19,7 @@ from convsmith.network.graph import Graph
 from convsmith.network.network import Network
 from convsmith.network.program import NetworkProgram
 from convsmith.network.sizes import Dims, NetworkOfSizes
+from convsmith.network.small_floats import check_dtype
 from convsmith.network.weights import PackedWeights
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes, model_proto, open_dims
@@ -32,7 +33,7 @@ __all__ = ["compile", "export_for", "network_of"]
 @overload
 def compile(
     model: str | os.PathLike[str] | bytes | Any, inputs: Shapes | None = None, *, threads: int | None = None,
-    batch: int | None = None,
+    batch: int | None = None, dtype: str = "f32",
 ) -> Network: ...  # fmt: skip
 
 
@@ -40,12 +41,14 @@ def compile(
 def compile(
     model: str | os.PathLike[str] | bytes | Any, inputs: Dims | None = None, *, threads: int | None = None,
     batch: int | Sequence[int] | Literal["any"] | None = None, sizes: Literal["fixed", "any"] = "fixed",
+    dtype: str = "f32",
 ) -> Network | NetworkOfSizes: ...  # fmt: skip
 
 
 def compile(
     model: str | os.PathLike[str] | bytes | Any, inputs: Dims | None = None, *, threads: int | None = None,
     batch: int | Sequence[int] | Literal["any"] | None = None, sizes: Literal["fixed", "any"] = "fixed",
+    dtype: str = "f32",
 ) -> Network | NetworkOfSizes:  # fmt: skip
     """Return the function of the ONNX `model`: a file, the bytes of one, or an `onnx.ModelProto`.
 
@@ -56,24 +59,28 @@ def compile(
     compiles a plan at the first call with a new batch. With `sizes` "any", so it does for all sizes that the model
     leaves open; `inputs` may give some of them, and name others by texts.
 
+    With the `dtype` "bf16", values of f32 inside of the network are stored as bf16, and products multiply bf16; inputs,
+    outputs and sums stay f32.
+
     UsageError if it is no model, or a size is missing; UnsupportedError names the nodes that no kernel computes.
     """
+    check_dtype(dtype)
     counts = () if batch is None or batch == "any" else (batch,) if isinstance(batch, int) else tuple(batch)
     if sizes not in ("fixed", "any") or any(type(x) is not int or x < 1 for x in counts) or batch == ():
         words = "legal are a batch of 1 or more, several of them, or 'any', and sizes 'fixed' or 'any'"
         raise UsageError(f"batch={shown(batch)}, sizes={shown(sizes)}; {words}", code="sizes")
     if batch is None and sizes == "fixed":
-        return network_of(read_graph(model, inputs), threads)  # type: ignore[arg-type]
+        return network_of(read_graph(model, inputs), threads, dtype=dtype)  # type: ignore[arg-type]
     proto, name = model_proto(model, with_data=True)
     dims = _dims(open_dims(proto), inputs or {}, name, sizes == "any" or not isinstance(batch, int), sizes == "any")
     if isinstance(batch, int):
         dims = {x: (batch, *own[1:]) if own and isinstance(own[0], str) else own for x, own in dims.items()}
         if sizes == "fixed":
-            return network_of(read_graph(proto, dims), threads)  # type: ignore[arg-type]
+            return network_of(read_graph(proto, dims), threads, dtype=dtype)  # type: ignore[arg-type]
     count = thread_count(threads)
 
     def made(shapes: Shapes, weights: PackedWeights) -> NetworkProgram:
-        return replace(program_of(read_graph(proto, shapes), count, weights=weights), name=name)
+        return replace(program_of(read_graph(proto, shapes), count, weights=weights, dtype=dtype), name=name)
 
     whole = NetworkOfSizes(name, dims, made)
     for n in counts if not isinstance(batch, int) else ():
@@ -153,7 +160,11 @@ def export_for(
     return export_program(program, directory, name, samples)
 
 
-def network_of(graph: Graph, threads: int | None = None, compiling: Compiling = silent) -> Network:
-    """Return the function of a graph, compiled for this machine; `compiling` reports its kernels."""
-    program = program_of(graph, thread_count(threads), compiling=compiling)
+def network_of(
+    graph: Graph, threads: int | None = None, compiling: Compiling = silent, dtype: str = "f32"
+) -> Network:  # fmt: skip
+    """Return the function of a graph, compiled for this machine; `compiling` reports its kernels. Values of f32 inside
+    of it are of `dtype`.
+    """
+    program = program_of(graph, thread_count(threads), compiling=compiling, dtype=dtype)
     return Network(image_of(program), program)

@@ -18,7 +18,7 @@ from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
-from convsmith.ir.value import Bits, Lanes, Load, Repeat, Select, Sum, Sums, Value, lanes_of
+from convsmith.ir.value import Bits, Lanes, Load, Lookup, Repeat, Select, Sum, Sums, Value, lanes_of
 from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -94,7 +94,7 @@ class _Units:
                 if isinstance(x, (Sum, Sums, Select)) or (isinstance(x, Load) and self.moves(x)):
                     raise _Obstacle(f"{v} does not repeat the same in all iterations")
             return
-        if isinstance(v, (Sum, Sums)) or (isinstance(v, Bits) and lanes_of(v) != lanes_of(v.a)):
+        if isinstance(v, (Sum, Sums, Lookup)) or (isinstance(v, Bits) and lanes_of(v) != lanes_of(v.a)):
             raise _Obstacle(f"{v} moves lanes")
         if isinstance(v, Select):
             self.same((v.cond,), f"the condition {v.cond}")

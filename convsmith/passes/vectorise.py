@@ -18,7 +18,7 @@ from convsmith.ir.index import Cond, Index, Var, as_index, conj, from_sorted, is
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
-from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
+from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Lookup, Repeat, Select, Sum, Value, lanes_of, strided
 from convsmith.ir.walk import children, loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -103,6 +103,12 @@ class LaneMap(Rewriter):
                 return v
             return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active, self.low))
         return Load(v.buffer, index, lanes)
+
+    def visit_Lookup(self, v: Lookup) -> Value:
+        if self.var in variables_of(v.first):
+            raise NotVector(f"the tables of {v} differ between lanes")
+        self.loads[v.first] = None
+        return Lookup(v.first, self.expr(v.a))
 
     def visit_Repeat(self, v: Repeat) -> Value:
         if self.var in variables_of(v.a):

@@ -17,13 +17,14 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import IndexLike, Var, as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, NumberedRows, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Load, Value, const
+from convsmith.ir.value import Binary, Load, Value, const, dtype_of
+from convsmith.ir.walk import walk
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
 __all__ = [
-    "COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "PickedRow", "array", "nests_in_steps",
-    "nests_of", "result_array",
+    "COMBINATIONS", "RESULT", "Loader", "Operator", "OperatorNest", "OperatorNests", "PickedRow", "array",
+    "nests_in_steps", "nests_of", "result_array",
 ]  # fmt: skip
 
 Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
@@ -68,6 +69,11 @@ class Operator(ABC):
         return False
 
     @property
+    def inner(self) -> tuple[Tensor, ...]:
+        """The arrays that a kernel keeps for itself: nests write them, and later nests read them."""
+        return ()
+
+    @property
     def free(self) -> tuple[str, ...]:
         """The names of the arrays whose layouts are free, in the order of the field `tags`; none without that field."""
         own = self.constants if hasattr(self, "tags") else {t.name for t in self.tensors}
@@ -80,6 +86,10 @@ class Operator(ABC):
             made = replace(made, tags=tuple(tags.get(n, "any") for n in self.free))
         assert isinstance(made, Operator)
         return made
+
+    def flat(self) -> Operator:
+        """Return an operator that computes the same elements in memory, over arrays of fewer dims if there is one."""
+        return self
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -120,7 +130,7 @@ class PickedRow:
 
 @record(frozen=True)
 class OperatorNest:
-    """A nest over ``dims`` that stores ``value`` at ``coords`` of the result.
+    """A nest over ``dims`` that stores ``value`` at ``coords`` of the array ``to``, the result or an inner array.
 
     With the ``terms`` of a reduction, the element is ``value`` of the combination, by a key of `COMBINATIONS`, of one
     ``term`` for each of their points. All functions receive the loader; ``value`` receives the combination too. The
@@ -134,6 +144,7 @@ class OperatorNest:
     term: Callable[[Loader], Value] | None = None
     combination: str = "add"
     picks: tuple[PickedRow, ...] = ()
+    to: str = RESULT
 
 
 def nests_of(op: Operator, nests: Sequence[OperatorNest]) -> OperatorNests:
@@ -148,12 +159,17 @@ def nests_in_steps(
     as the kernel of ``op``. A step may read elements of the result that steps before it stored.
     """
     buffers = {t.name: _buffer(t) for t in op.tensors}
-    made = [_nest(n, nest, op, buffers) for n, nest in enumerate((*first, *repeated))]
+    own, nests = {t.name: t for t in op.inner}, (*first, *repeated)
+    inner = {nest.to: replace(_buffer(own[nest.to]), scope="cache") for nest in nests if nest.to in own}
+    made = [_nest(n, nest, op, {**buffers, **inner}) for n, nest in enumerate(nests)]
     bodies = [body for body, _ in made]
     parts = bodies[: len(first)]
     if repeated:
         parts.append(For(Var(step), as_index(0), as_index(count), block(*bodies[len(first) :])))
-    kernel = Kernel("operator", tuple(buffers.values()), block(*parts))
+    whole = block(*parts)
+    for buffer in reversed(inner.values()):
+        whole = Alloc(buffer, whole)
+    kernel = Kernel("operator", tuple(buffers.values()), whole)
     return OperatorNests(kernel, tuple(st for _, st in made))
 
 
@@ -174,7 +190,7 @@ def _buffer(t: Tensor) -> Buffer:
 
 def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer]) -> tuple[Stmt, Statement]:
     """Return nest ``n`` of an operator as statements of the IR, and what schedules read of it."""
-    out = buffers[RESULT]
+    out, result = buffers[nest.to], next(t for t in (*op.inner, op.result) if t.name == nest.to)
     acc_type = dtype("f64" if op.result.dtype == "f64" else "f32")
 
     rows = {x.name: make_buffer(x.name, buffers[x.source].dtype, x.shape) for x in nest.picks}
@@ -192,7 +208,10 @@ def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer
 
     to = tuple(map(as_index, nest.coords))
     if nest.term is None:
-        body: Stmt = picking(Store(out, to, nest.value(load, None)))
+        value = nest.value(load, None)
+        if all(dtype_of(x).bits == out.dtype.bits for x in walk(value) if isinstance(x, Value)):
+            acc_type = out.dtype
+        body: Stmt = picking(Store(out, to, value))
     else:
         acc = make_buffer(f"acc{n or ''}", acc_type, (), "register")
         here = Load(acc, (), None)
@@ -200,10 +219,10 @@ def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer
         step: Stmt = Store(acc, (), Binary(nest.combination, here, nest.term(load)))
         body = Alloc(acc, block(start, _loops(nest.terms, picking(step)), Store(out, to, nest.value(load, here))))
     dims = (*(Dim(name, size, "m") for name, size in nest.dims), *(Dim(name, size, "k") for name, size in nest.terms))
-    views = tuple(View(t.name, t.dtype, t.layout, (), ()) for t in op.inputs)
-    result = View(RESULT, op.result.dtype, op.result.layout, to, ())
+    views = tuple(View(t.name, t.dtype, t.layout, (), ()) for t in (*op.inputs, *op.inner))
+    written = View(nest.to, result.dtype, result.layout, to, ())
     name = "operator" if n == 0 else f"operator{n + 1}"
-    st = Statement(dims, views, result, tuple(name for name, _ in nest.terms), acc_type.name, name=name)
+    st = Statement(dims, views, written, tuple(name for name, _ in nest.terms), acc_type.name, name=name)
     return _loops(nest.dims, body), st
 
 

@@ -116,11 +116,9 @@ def _layer_norm(call: AtenCall) -> None:
 
 
 def _group_norm(call: AtenCall) -> None:
-    groups, shape = call.get("num_groups") or call.get("group"), call.shape
-    apart = call.reshaped(call.source, (shape[0], groups, -1), between=True)
-    norm = call.emit("InstanceNormalization", [apart], epsilon=call.get("eps"), between=True)
-    whole = call.reshaped(norm, shape, between=True)
-    _scaled(call, whole, (1, shape[1], *(1,) * (len(shape) - 2)))
+    groups = call.get("num_groups") or call.get("group")
+    inputs = [call.source, call.optional("weight"), call.optional("bias")]
+    call.emit("GroupNormalization", inputs, num_groups=groups, epsilon=call.get("eps"))
 
 
 def _instance_norm(call: AtenCall) -> None:

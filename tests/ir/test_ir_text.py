@@ -180,7 +180,7 @@ def test_more_than_the_printer_writes(text: str, printed: str) -> None:
         "and(s32(1), or(bits(s32, src[0]), shl(s32(1), s32(3))))",
         "sum(src[0]{8}, 4)",
         "sum(src[0]{8})",
-        "repeat(src[0]{4/3}, 16)", "src[0]{4/1:4} + src[0]{4:2/2:3}",
+        "lookup(src[0], cast(u8, src[0]{4}))", "repeat(src[0]{4/3}, 16)", "src[0]{4/1:4} + src[0]{4:2/2:3}",
         "cast(bf16, round(src[0]))",
     ],
 )

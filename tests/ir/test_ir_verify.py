@@ -148,6 +148,7 @@ def test_stages_refuse_what_comes_later(text: str, stage: Stage, message: str) -
         ("a[0] = sum(b[0]{4}, 8)", "a sum is over 2**n lanes, not 8 in each of the groups of 4"),
         ("a[0]{4} = sum(b[0]{8}, 4)", "a value of 2 lanes is stored to 4 lanes of a"),
         ("a[0]{4} = repeat(b[0]{4}, 0)", "repeat(b[0]{4}, 0): a vector is repeated at least once, not 0 times"),
+        ("a[0] = lookup(b[0], b[1])", "a lookup is of a number of u8, from one element of an array on"),
         ("a[0] = repeat(b[0], 1)", "a value of 1 lanes is stored to no lanes of a"),
         ("a[0] = where(b[0] < s32(1), b[0], 0.0)", "operands have the types f32, s32, f32, f32"),
         ("a[0] = where(s[0] < s32(1), b[0], s[0])", "operands have the types s32, s32, f32, s32"),

@@ -22,6 +22,7 @@ from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.operators.on_bytes import OnBytes
 from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.operators.table import Table
 from convsmith.network.reference import reference_outputs
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.problem import Problem
@@ -91,7 +92,21 @@ def test_operators_of_floats_convert_as_they_load_and_store(type_: str) -> None:
     _check(model)
     graph = _on_bytes(model)
     assert _float_values(graph) == []
-    assert sum(isinstance(node.work, OnBytes) for node in graph.nodes) == 5
+    assert [type(node.work) for node in graph.nodes if not isinstance(node.work, Quantise | Dequantise)] == [
+        Table, OnBytes, OnBytes, OnBytes
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", ["u8", "s8"])
+def test_functions_of_one_byte_are_tables(type_: str) -> None:
+    b = QuantisedBuilder(type_)
+    x = b.bytes(b.input("x", 1, 8, 6, 6), 0.25)
+    swish = b.around("Mul", x, b.around("HardSigmoid", x, scale=0.25, alpha=0.25), scale=0.5)
+    capped = b.around("LeakyRelu", x, scale=0.5, alpha=0.25)
+    model = b.model(b.floats(b.around("Add", swish, b.around("Abs", capped, scale=1), scale=2)))
+    _check(model)
+    works = [node.work for node in _on_bytes(model).nodes if not isinstance(node.work, Quantise | Dequantise)]
+    assert works == [Table(type_, type_, (1, 8, 6, 6))]
 
 
 def test_moves_of_bytes_need_no_conversion() -> None:

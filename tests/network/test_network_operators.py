@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from convsmith.compiler.operator import operator_artifact
+from convsmith.emulate.emulators import is_native
 from convsmith.interp.interp import run
+from convsmith.ir.stmt import Alloc
+from convsmith.ir.walk import statements_of
 from convsmith.machine import registry
 from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.gather import GatherElements, GatherRows
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.norm import GroupNorm, RowNorm
 from convsmith.network.operators.on_bytes import CODES, OnBytes
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import BINARY, Pointwise
@@ -25,6 +29,8 @@ from convsmith.network.operators.reduce import REDUCTIONS, Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.sample import WeightedElements
 from convsmith.network.operators.slice import Slice
+from convsmith.network.operators.softmax import Softmax
+from convsmith.network.operators.table import TABLE, Table
 from convsmith.problem.post_ops import Eltwise
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.runtime.host_kernel import HostKernel
@@ -92,8 +98,23 @@ OPERATORS: dict[str, Operator] = {
     },
     "GRU after": GruCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 2, resets_after=True),
     "LSTM that peeks": LstmCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 3, peeks=True),
+    **{f"{one} to {two} by a table": Table(one, two, S) for one, two in (("u8", "s8"), ("s8", "u8"))},
     "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
 }  # fmt: skip
+
+
+NORMS: dict[str, Operator] = {
+    **{f"{word} of {n} by {k}": Softmax("f32", (n, k, e), word == "log softmax")
+       for word in ("softmax", "log softmax") for n, k, e in ((5, 40, 1), (1, 100, 1), (3, 7, 1), (2, 5, 20))},
+    "softmax of bytes": OnBytes(Softmax("f32", (5, 40, 1)), ("u8", "f32"), coded=False),
+    **{f"rows of {k}": RowNorm("f32", (n, k), 1e-5) for n, k in ((5, 40), (1, 100), (3, 7))},
+    "rows without means": RowNorm("f32", (5, 40), 1e-3, ("scale",), centred=False),
+    "rows without factors": RowNorm("f64", (5, 40), 1e-3, ()),
+    "channels": GroupNorm("f32", S, 1e-5, groups=19), "one group": GroupNorm("f32", (1, *S[1:]), 1e-5, groups=1),
+    "groups": GroupNorm("f32", (2, 24, 5, 3), 1e-5, groups=6),
+    "groups of one pixel": GroupNorm("f32", (3, 8), 1e-5, groups=2),
+}  # fmt: skip
+"""Operators with inner arrays, whose results are rounded."""
 
 
 def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
@@ -153,6 +174,38 @@ def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None
         np.testing.assert_array_equal(memory["dst"], expected, name)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", NORMS)
+def test_operators_with_inner_arrays_are_close(name: str, threads: int) -> None:
+    for op in _in_layouts(NORMS[name]):
+        arrays = _arrays(op)
+        kernel = HostKernel(operator_artifact(op, registry.target(None, ("f32",) * 3), threads))
+        expected = op.reference(*arrays.values())
+        np.testing.assert_allclose(kernel.run(arrays)["dst"], expected, 1e-5, 2e-6, err_msg=str(op))
+
+
+@pytest.mark.parametrize("name", ["softmax of 5 by 40", "rows of 40", "groups"])
+def test_nests_with_inner_arrays_and_their_rewrites_are_close(name: str) -> None:
+    op, machine = NORMS[name], registry.target("generic")
+    arrays, plan = _arrays(op, 1), operator_plan(op, machine, 1)
+    assert plan.given is not None
+    expected = op.reference(*arrays.values()).reshape(-1)
+    for kernel in (op.nests().kernel, plan.given.lowered):
+        flat = {name: x.reshape(-1) for name, x in arrays.items()}
+        memory = {b.name: flat.get(b.name, np.zeros(b.size, np.float32)) for b in kernel.params}
+        run(kernel, memory, {row: x.kernel for row, x in machine.rows.items()})
+        np.testing.assert_allclose(memory["dst"], expected, 1e-5, 2e-6)
+
+
+@pytest.mark.parametrize("op", [RowNorm("f32", (8, 64), 1e-5), Softmax("f32", (8, 64, 1))])
+def test_inner_arrays_hold_one_row(op: Operator) -> None:
+    plan = operator_plan(op, registry.target("avx512"), 1)
+    assert plan.given is not None
+    allocated = (s.buffer for s in statements_of(plan.given.lowered.body) if isinstance(s, Alloc))
+    held = [b.size for b in allocated if b.scope == "cache"]
+    assert held and max(held) <= 64
+
+
 @pytest.mark.parametrize("name", ["max of windows", "channels joined", "mean of channels"])
 def test_threads_share_an_operator(name: str) -> None:
     op = OPERATORS[name]
@@ -193,3 +246,22 @@ def test_sums_of_adjacent_terms_have_a_part_in_each_lane(op: Reduce, are_lanes: 
     plan = operator_plan(op, registry.target("avx2"), 1)
     assert plan.given is not None
     assert ("sum(acc[0]{8})" in str(plan.given.lowered)) == are_lanes
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "generic"])
+@pytest.mark.parametrize("count", [1, 64, 100, 300])
+def test_every_byte_has_its_entry_of_a_table(level: str, count: int) -> None:
+    if not is_native(registry.target(level)):
+        pytest.skip(f"this CPU lacks {level}")
+    rng = np.random.default_rng(count)
+    table = rng.permutation(256).astype(np.uint8)
+    x = np.resize(rng.permutation(256), count).astype(np.uint8)
+    op = Table("u8", "u8", (count,))
+    made = HostKernel(operator_artifact(op, registry.target(level))).run({"src": x, TABLE: table})["dst"]
+    np.testing.assert_array_equal(made, table[x])
+
+
+def test_bytes_are_moved_by_vectors_of_bytes() -> None:
+    plan = operator_plan(Slice("u8", (4, 64), (1, 0), (1, 1), (2, 64)), registry.target("avx512"), 1)
+    assert plan.given is not None
+    assert "{64}" in str(plan.given.lowered)

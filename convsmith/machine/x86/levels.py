@@ -49,6 +49,7 @@ def _avx512(name: str, *more: str) -> Machine:
         fragments=TILES if "amx-tile" in needs else None,
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
         has_word_products=True, has_fused_steps=True, word_rounding=_WORD_ROUNDING, fence=_FENCE,
+        word_lookup="llvm.x86.avx512.vpermi2var.hi.512",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from convsmith.ir.value import Value
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
-__all__ = ["ArrayOperator", "ArraysOperator", "nest_over_result", "nest_that_moves"]
+__all__ = ["ArrayOperator", "ArraysOperator", "flat_size", "nest_over_result", "nest_that_moves"]
 
 
 class ArrayOperator(Operator):
@@ -41,6 +41,15 @@ class ArraysOperator(Operator):
         """The arrays, in order."""
         rows = enumerate(zip(self.shapes, self.tags))
         return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
+
+
+def flat_size(op: Operator, tags: Sequence[str]) -> int:
+    """Return the number of elements of the arrays of an element-wise operator whose layouts are `tags`, if all of its
+    sources and its result have the same memory, without gaps; 0 otherwise.
+    """
+    layout = op.result.layout
+    shapes = {t.shape for t in op.tensors if t.name in op.free}
+    return layout.size if len(shapes) == 1 and len({*tags}) == 1 and layout.is_dense else 0
 
 
 def nest_over_result(op: Operator, value: Callable[[Loader, Sequence[Var]], Value]) -> OperatorNests:

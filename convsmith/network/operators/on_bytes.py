@@ -1,4 +1,6 @@
-"""Operators of floats on arrays of bytes, which stand for numbers by a scale and a zero point."""
+"""Operators of floats on arrays of other types: bytes, which stand for numbers by a scale and a zero point, and small
+floats.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from convsmith.ir.stmt import Kernel, Stmt, Store
 from convsmith.ir.types import F32, dtype
 from convsmith.ir.value import Binary, Cast, Load, Unary, Value
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import convert
+from convsmith.problem.types import convert, is_integer
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import RESULT, Operator, OperatorNests, array
 from convsmith.statement.statement import View
@@ -71,6 +73,11 @@ class OnBytes(Operator):
         return self.op.constants
 
     @property
+    def inner(self) -> tuple[Tensor, ...]:
+        """The operator's own inner arrays, of f32."""
+        return self.op.inner
+
+    @property
     def free(self) -> tuple[str, ...]:
         """The arrays whose layouts are free."""
         return self.op.free
@@ -78,6 +85,10 @@ class OnBytes(Operator):
     def with_tags(self, tags: Mapping[str, str]) -> OnBytes:
         """Return the operator with other layouts."""
         return replace(self, op=self.op.with_tags(tags))
+
+    def flat(self) -> OnBytes:
+        """Return the operator whose own operator is flat."""
+        return replace(self, op=self.op.flat())
 
     def nests(self) -> OperatorNests:
         """Return the nests of the operator, whose loads convert bytes to floats, and whose stores convert back."""
@@ -105,8 +116,8 @@ class OnBytes(Operator):
             if given[t.name].dtype.kind != "f":
                 given[t.name] = (given[t.name].astype(np.float32) - point) * factor
         y = self.op.reference(*(given[t.name] for t in self.op.inputs))
-        if self.types[-1] == "f32":
-            return y
+        if not is_integer(self.types[-1]):
+            return convert(y, self.types[-1])
         factor, point = codes[-1]
         return convert(np.rint(y.astype(np.float32) * factor) + point, self.types[-1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
-from convsmith.network.operators.arrays import ArraysOperator, nest_over_result
+from convsmith.network.operators.arrays import ArraysOperator, flat_size, nest_over_result
 from convsmith.problem.post_ops import OPERATORS, Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, OperatorNests, result_array
+from convsmith.statement.operator import Loader, Operator, OperatorNests, result_array
 
 __all__ = ["BINARY", "Pointwise", "aligned", "broadcast", "stepped"]
 
@@ -51,6 +52,11 @@ class Pointwise(ArraysOperator):
             return stepped(Binary(self.binary, *read) if self.binary else read[0], self.steps, self.type)
 
         return nest_over_result(self, value)
+
+    def flat(self) -> Operator:
+        """Return the operator on vectors, if all arrays have the same memory."""
+        size = flat_size(self, self.tags[: len(self.shapes)] + self.tags[-1:])
+        return replace(self, shapes=((size,),) * len(self.shapes), tags=("any",) * len(self.tags)) if size else self
 
     def reference(self, *arrays: Any) -> Any:
         """Return the result of numpy's functions."""

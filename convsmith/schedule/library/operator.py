@@ -11,6 +11,7 @@ from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
 from convsmith.schedule.loops import Loop
+from convsmith.statement.operator import Operator
 from convsmith.statement.statement import Statement
 
 VECTORS = 4
@@ -26,6 +27,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     has a few of them at a time. A sum of adjacent elements has a partial sum in each lane. Windows that reach beyond an
     array are computed apart. Threads share the outer loops.
     """
+    rows = _compute_at_rows(s)
     nests = [(st, *_in_memory_order(s, st)) for st in s.statements]
     inner: list[Loop] = []
     lanes: list[Loop] = []
@@ -49,11 +51,35 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
         s.peel(*several, pieces=PEELED)
     s.simplify(unit_loops=False)
     left = s.loops()
+    firsts = [x for _, around, _ in nests for x in [x for x in around if x in left][:1]]
     if not getattr(s.problem, "in_order", False):
-        s.parallel(*(x for _, around, _ in nests for x in [x for x in around if x in left][:1]))
+        s.parallel(*(x for x in firsts if rows is None or x in rows))
     terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
     s.unroll(*(x for x in inner if x in left), *terms)
     finish(s, [x for x in lanes if x in left])
+
+
+def _inner(s: KernelSchedule) -> list[str]:
+    """Return the names of the inner arrays of the operator, in the order in which its nests write them."""
+    inner = {t.name for t in s.problem.inner} if isinstance(s.problem, Operator) else {}
+    return [st.c.array for st in s.statements if st.c.array in inner]
+
+
+def _compute_at_rows(s: KernelSchedule) -> Sequence[Loop] | None:
+    """Compute inner arrays for one element along the first dim of the result at a time, right before their use; return
+    the loop over that dim if it has several iterations. None if there are no inner arrays.
+
+    Inner arrays are private to a thread, so threads share this loop alone.
+    """
+    inner = _inner(s)
+    if not inner:
+        return None
+    rows = s.loop(s.statements[-1].of("m")[0].name)
+    if rows.extent == 1:
+        return []
+    for name in reversed(inner):
+        s.compute_at(name, rows, rolling=False)
+    return [rows]
 
 
 def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
