@@ -80,8 +80,10 @@ class Softmax(ArrayOperator):
             own, dims, row = at(of)
             value = self._total if to == _TOTAL else _whole
             made.append(
-                OperatorNest((dims[0], dims[2]), row, value, (dims[1],), lambda load: term(load, own), combination, to)
-            )
+                OperatorNest(
+                    (dims[0], dims[2]), row, value, (dims[1],), lambda load: term(load, own), combination, to=to
+                )
+            )  # fmt: skip
 
         def away(load: Loader, own: Sequence[Var]) -> Value:
             return sub(load("src", own), load(_MOST, (own[0], 0, own[2])))
@@ -98,7 +100,7 @@ class Softmax(ArrayOperator):
             made.append(
                 OperatorNest(
                     dims, (Var("d"), series, 0), _whole, terms, lambda load: load("src", (Var("d"), place, 0)), "max",
-                    _SERIES,
+                    to=_SERIES,
                 )
             )  # fmt: skip
             reduced(LANES, "max", lambda load, own: load(_SERIES, own), _MOST)
