@@ -16,7 +16,7 @@ import numpy as np
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.operators.on_bytes import BYTES, CODES, OnBytes
 from convsmith.network.operators.pointwise import Pointwise
-from convsmith.network.operators.table import TABLE, Table
+from convsmith.network.operators.table import TABLE, ByteTable
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 
@@ -26,7 +26,7 @@ _CHEAP = ("relu", "clip", "linear", "abs", "square")
 """Steps that a kernel computes in fewer instructions than a lookup on machines without instructions for tables."""
 
 
-class _Function(NamedTuple):
+class _ByteFunction(NamedTuple):
     """The byte of a value for each byte of the value `source`, of the nodes `names` of the model; `is_worth` tells
     whether a lookup is faster than the nodes on every machine.
     """
@@ -41,7 +41,7 @@ def with_tables(graph: Graph) -> Graph:
     """Return the graph with a table for each element-wise function of one byte that is a function without a quick
     kernel, or that several nodes compute.
     """
-    known: dict[str, _Function] = {}
+    known: dict[str, _ByteFunction] = {}
     constants, nodes = dict(graph.constants), list[NetworkNode]()
     for node in graph.nodes:
         found = _function(node, graph, known)
@@ -53,13 +53,13 @@ def with_tables(graph: Graph) -> Graph:
         assert isinstance(node.work, OnBytes)
         shape = graph.values[node.output].shape or (1,)
         constants[name := f"{node.output}@table"] = found.table
-        work = Table(_type(graph, found.source), node.work.types[-1], shape)
+        work = ByteTable(_type(graph, found.source), node.work.types[-1], shape)
         nodes.append(NetworkNode(work, {"src": found.source, TABLE: name}, node.output, found.names))
     made = graph.changed(nodes, constants)
     return made.changed(tuple(made.live_nodes()))
 
 
-def _function(node: NetworkNode, graph: Graph, known: dict[str, _Function]) -> _Function | None:
+def _function(node: NetworkNode, graph: Graph, known: dict[str, _ByteFunction]) -> _ByteFunction | None:
     """Return the function of one byte that a node computes with those before it; None if there is none."""
     work = node.work
     if not isinstance(work, OnBytes) or not isinstance(work.op, Pointwise) or {*work.types} - {*BYTES}:
@@ -68,7 +68,7 @@ def _function(node: NetworkNode, graph: Graph, known: dict[str, _Function]) -> _
     count = prod(graph.values[node.output].shape)
     if any(name in graph.constants or prod(graph.values[name].shape) != count for name in sources):
         return None
-    before = [known.get(name) or _Function(name, _bytes(_type(graph, name)), (), False) for name in sources]
+    before = [known.get(name) or _ByteFunction(name, _bytes(_type(graph, name)), (), False) for name in sources]
     codes = [graph.constants.get(node.arguments[CODES])] if work.coded else []
     if len({x.source for x in before}) > 1 or any(x is None for x in codes):
         return None
@@ -76,7 +76,7 @@ def _function(node: NetworkNode, graph: Graph, known: dict[str, _Function]) -> _
     table = OnBytes(alone, work.types, work.coded).reference(*(x.table for x in before), *codes)
     inner = tuple(dict.fromkeys(name for x in before for name in x.names))
     is_worth = bool(inner) or any(step.alg not in _CHEAP for step in work.op.steps)
-    return _Function(before[0].source, table, tuple(dict.fromkeys((*inner, *node.names))), is_worth)
+    return _ByteFunction(before[0].source, table, tuple(dict.fromkeys((*inner, *node.names))), is_worth)
 
 
 def _type(graph: Graph, name: str) -> str:

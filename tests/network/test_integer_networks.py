@@ -22,7 +22,7 @@ from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.operators.on_bytes import OnBytes
 from convsmith.network.operators.quantise import Dequantise, Quantise
-from convsmith.network.operators.table import Table
+from convsmith.network.operators.table import ByteTable
 from convsmith.network.reference import reference_outputs
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.problem import Problem
@@ -93,7 +93,7 @@ def test_operators_of_floats_convert_as_they_load_and_store(type_: str) -> None:
     graph = _on_bytes(model)
     assert _float_values(graph) == []
     assert [type(node.work) for node in graph.nodes if not isinstance(node.work, Quantise | Dequantise)] == [
-        Table, OnBytes, OnBytes, OnBytes
+        ByteTable, OnBytes, OnBytes, OnBytes
     ]  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_functions_of_one_byte_are_tables(type_: str) -> None:
     model = b.model(b.floats(b.around("Add", swish, b.around("Abs", capped, scale=1), scale=2)))
     _check(model)
     works = [node.work for node in _on_bytes(model).nodes if not isinstance(node.work, Quantise | Dequantise)]
-    assert works == [Table(type_, type_, (1, 8, 6, 6))]
+    assert works == [ByteTable(type_, type_, (1, 8, 6, 6))]
 
 
 def test_moves_of_bytes_need_no_conversion() -> None:

@@ -30,7 +30,7 @@ from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.sample import WeightedElements
 from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
-from convsmith.network.operators.table import TABLE, Table
+from convsmith.network.operators.table import TABLE, ByteTable
 from convsmith.problem.post_ops import Eltwise
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.runtime.host_kernel import HostKernel
@@ -98,7 +98,7 @@ OPERATORS: dict[str, Operator] = {
     },
     "GRU after": GruCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 2, resets_after=True),
     "LSTM that peeks": LstmCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 3, peeks=True),
-    **{f"{one} to {two} by a table": Table(one, two, S) for one, two in (("u8", "s8"), ("s8", "u8"))},
+    **{f"{one} to {two} by a table": ByteTable(one, two, S) for one, two in (("u8", "s8"), ("s8", "u8"))},
     "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
 }  # fmt: skip
 
@@ -256,7 +256,7 @@ def test_every_byte_has_its_entry_of_a_table(level: str, count: int) -> None:
     rng = np.random.default_rng(count)
     table = rng.permutation(256).astype(np.uint8)
     x = np.resize(rng.permutation(256), count).astype(np.uint8)
-    op = Table("u8", "u8", (count,))
+    op = ByteTable("u8", "u8", (count,))
     made = HostKernel(operator_artifact(op, registry.target(level))).run({"src": x, TABLE: table})["dst"]
     np.testing.assert_array_equal(made, table[x])
 

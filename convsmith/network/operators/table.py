@@ -16,14 +16,14 @@ from convsmith.network.operators.arrays import flat_size, nest_over_result
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.operator import Loader, Operator, OperatorNests, array, result_array
 
-__all__ = ["TABLE", "Table"]
+__all__ = ["TABLE", "ByteTable"]
 
 TABLE = "table"
 """The array of the 256 bytes, in the order of the bits of a source's byte as a number of u8."""
 
 
 @record(frozen=True)
-class Table(Operator):
+class ByteTable(Operator):
     """The entries of a table of bytes of type `to` for the bytes of `type` of an array."""
 
     type: str
