@@ -299,7 +299,7 @@ def test_object_code_that_is_none() -> None:
     whole_ = copies("").code
     for code in (b"", b"not an object", b"\x7fELF" + bytes(100), *(whole_[:n] for n in range(64, len(whole_), 97))):
         message = refused(ToolchainError, "object", dataclasses.replace(copies(""), code=code))
-        start = f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Hexagon or RISC-V): "
+        start = f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Arm, Hexagon or RISC-V): "
         assert message.startswith(start)
 
 
