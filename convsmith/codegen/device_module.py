@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.device_text import ThreadEmitter
+from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import is_pipelined
-from convsmith.codegen.llvm_text import Facts
 from convsmith.codegen.pipelines import PipelineEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.stmt import Kernel

@@ -19,11 +19,13 @@ from convsmith.codegen.byte_floats import extended, truncated
 from convsmith.codegen.byte_packs import elements, joined, packed_bytes
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.divisions import divided
+from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
-from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
+from convsmith.codegen.llvm_text import METHODS, FunctionEmitter
 from convsmith.codegen.scaled_quotients import SCALED
 from convsmith.codegen.warp_joins import joins
+from convsmith.codegen.written_buffers import written_buffers
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall

@@ -11,27 +11,21 @@ from typing import Any
 
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.accesses import SECOND_LEVEL, Slot
-from convsmith.codegen.aligned_places import AlignedPlaces
-from convsmith.codegen.debug_lines import DebugLines
+from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
 from convsmith.diag.errors import InternalError
-from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.dialect import Dialect
 from convsmith.ir.index import Var
-from convsmith.ir.instruction import SCALARS, ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
+from convsmith.ir.instruction import SCALARS, Instruction, Operand
 from convsmith.ir.stmt import (
     Alloc,
-    AsyncCopy,
-    AtomicAdd,
     Block,
     Call,
     Carried,
     For,
-    Function,
     If,
     Invoke,
     Kernel,
@@ -42,80 +36,13 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
 )
-from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, statements_of, walk
-
-
-def written_buffers(body: Stmt, functions: Sequence[Function]) -> set[Buffer]:
-    """Return the buffers that a statement writes, itself or by the ``functions`` that it calls; the contents of other
-    buffers are constant while it runs.
-    """
-    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
-    stored |= {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
-    calls = [s for s in statements_of(body) if isinstance(s, Call)]
-    known = {f.name: f for f in functions}
-    writes = {name: written_buffers(known[name].body, functions) for name in {s.function for s in calls}}
-    for s in calls:
-        own = (buffer for _, buffer in known[s.function].pointers)
-        stored |= {given for (given, _), b in zip(s.pointers, own) if b in writes[s.function]}
-    return stored
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:
     """Yield the loads and stores of a statement."""
     yield from (x for x in walk(body) if isinstance(x, (Load, Store)))
-
-
-@record(frozen=True)
-class Facts:
-    """The facts about a target that code generation needs.
-
-    They are LLVM's name of the target, the attributes of every function, the instructions by name, the use of f16
-    instructions, the registers for fragments, the bits of an address, the ways to load leading lanes and to look up
-    bytes, the function that looks up words, a device's dialect, and the function that orders non-temporal stores.
-    ``debug`` is the debug information of the module. If vectors in aligned memory have their own instructions, the
-    arrays ``own`` of kernels and private buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the
-    kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined functions
-    the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With
-    ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round once;
-    ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32. Elements of fewer than ``masked_bytes``
-    have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
-    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
-    predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
-    With ``loads_words``, vectors of bytes are loaded as words.
-    """
-
-    triple: str
-    attributes: Mapping[str, str]
-    rows: Mapping[str, Instruction]
-    half: Half = ""
-    fragments: FragmentFile | None = None
-    address_bits: int = 64
-    head_load: HeadLoad | None = None
-    byte_lookup: ByteLookup | None = None
-    word_lookup: str = ""
-    dialect: Dialect | None = None
-    fence: str = ""
-    debug: DebugLines | None = None
-    alignment: int = 0
-    own: frozenset[str] = frozenset()
-    places: AlignedPlaces | None = None
-    part_attributes: tuple[str, ...] = ()
-    called_attributes: tuple[str, ...] = ()
-    has_masked_stores: bool = False
-    has_fused_steps: bool = False
-    word_rounding: tuple[int, str] | None = None
-    masked_bytes: int = 1
-    has_unsigned_offsets: bool = False
-    has_vector_lengths: bool = False
-    reads_scalars: bool = False
-    loads_words: bool = False
-
-    @property
-    def word(self) -> str:
-        """LLVM's type of a word of an argument block."""
-        return f"i{self.address_bits}"
 
 
 class FunctionEmitter(ValueEmitter):

@@ -8,10 +8,12 @@ from dataclasses import replace
 from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.artifact import Launch
 from convsmith.codegen.denormals import flushed_buffers
+from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import Configurations
 from convsmith.codegen.launch import entry_text
-from convsmith.codegen.llvm_text import Facts, FunctionEmitter, written_buffers
+from convsmith.codegen.llvm_text import FunctionEmitter
 from convsmith.codegen.past_caches import METADATA, STORE, dispatch_text, streamed_results
+from convsmith.codegen.written_buffers import written_buffers
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Alloc, Block, Call, For, Function, Kernel, Let, Stmt
 from convsmith.ir.walk import statements_of

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from convsmith.codegen.device_text import ThreadEmitter
+from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import tensor_maps
 from convsmith.codegen.lane_fragments import LaneFragments
-from convsmith.codegen.llvm_text import METHODS, Facts
+from convsmith.codegen.llvm_text import METHODS
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, PipelineCalls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.codegen.llvm_text import Facts
+from convsmith.codegen.facts import Facts
 from convsmith.machine.base import Machine
 
 

@@ -1,0 +1,24 @@
+"""The buffers that a statement writes, itself or by functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.stmt import AsyncCopy, AtomicAdd, Call, Function, Invoke, Stmt, Store
+from convsmith.ir.walk import statements_of
+
+
+def written_buffers(body: Stmt, functions: Sequence[Function]) -> set[Buffer]:
+    """Return the buffers that a statement writes, itself or by the ``functions`` that it calls; the contents of other
+    buffers are constant while it runs.
+    """
+    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
+    stored |= {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
+    calls = [s for s in statements_of(body) if isinstance(s, Call)]
+    known = {f.name: f for f in functions}
+    writes = {name: written_buffers(known[name].body, functions) for name in {s.function for s in calls}}
+    for s in calls:
+        own = (buffer for _, buffer in known[s.function].pointers)
+        stored |= {given for (given, _), b in zip(s.pointers, own) if b in writes[s.function]}
+    return stored
