@@ -175,7 +175,7 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
         layout = BoxCopy(convert=True)
     if short_terms(st, config, nest):
         count = st.a.layout.shape[neighbours[0]]
-        layout = BoxCopy(innermost, multiple=nest.unit.terms, count=count)
+        layout = BoxCopy(innermost, absent, multiple=nest.unit.terms, count=count)
     return s.stage(st.a.name, around[-1], rank, layout), around
 
 
