@@ -40,11 +40,14 @@ MAX_WEIGHT_SUMS = 1 << 20
 
 
 def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of operands that can be flipped together, smallest first: sources of bytes and u8 weights."""
+    """Return the sets of operands that can be flipped together, smallest first: sources of bytes and u8 weights.
+
+    Products of fewer bits have one set, for instructions that multiply u8 by s8.
+    """
     source = [st.a.name] if st.a.dtype in ("s8", "u8") and st.a.requantised is None else []
     weights = [st.b.name] if st.b.dtype == "u8" and st.b.requantised is None else []
     if of_fewer_bits(st):
-        return ((*source, *weights),)
+        return ((*(source if st.a.dtype == "s8" else ()), *weights),)
     if not problem.forward or problem.acc != "s32":
         return ((),)
     return tuple(dict.fromkeys(((), tuple(weights), tuple(source), (*source, *weights))))
