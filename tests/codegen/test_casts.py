@@ -74,6 +74,7 @@ def test_constants_of_every_type() -> None:
                 assert_same_bits(found, np.full(8, number, row.numpy))
 
 
+@pytest.mark.sampled(4, "target")
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize(
     ("of", "to", "most"),

@@ -33,6 +33,7 @@ def test_a_device_computes_what_the_interpreter_computes(name: str) -> None:
     assert any(wanted[x].any() for x in "cd")
 
 
+@pytest.mark.sampled(4, "name", "machine")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("machine", COMPILED, ids=lambda t: t.name)
 def test_the_code_generator_of_every_device_takes_them(machine: Machine, name: str) -> None:

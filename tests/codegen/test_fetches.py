@@ -47,6 +47,7 @@ def _config(words: str, level: Any) -> Config:
     return Config.parse(f"--target={level.name} {sized} --fetch=wei")
 
 
+@pytest.mark.sampled(3, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), CASES)
 def test_fetching_changes_no_result(line: str, words: str, threads: int) -> None:

@@ -88,6 +88,7 @@ SCALES = [
 POINTS = [0, 3, 255, -128, int(MAX_ADDED), -int(MAX_ADDED), int(MAX_ADDED) + 1, 1 << 22, -(1 << 24) - 1, 2**31 - 1]
 
 
+@pytest.mark.sampled(3, "level", "types", "bias")
 @pytest.mark.parametrize("level", ["avx512", "avx2", "generic"])
 @pytest.mark.parametrize("types", ["u8:s8:u8", "u8:s8:s8"])
 @pytest.mark.parametrize("bias", [False, True])

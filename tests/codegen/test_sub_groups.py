@@ -317,6 +317,7 @@ def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
     check_fragments(line, words, name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     name, line, words = KINDS[kind]
@@ -403,6 +404,7 @@ def test_a_launch_states_the_registers_of_a_thread() -> None:
     assert build_options([Launch()]) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", DEFAULT)
 def test_default_configs_compute_fragments(kind: str) -> None:
     name, line = DEFAULT[kind]

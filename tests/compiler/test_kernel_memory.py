@@ -89,6 +89,7 @@ def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: p
     assert memory.scratch.whole <= memory.call <= memory.whole - packs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LINES)
 def test_kernels_within_a_bound_compute_the_same(name: str) -> None:
     line = LINES[name]

@@ -80,6 +80,7 @@ def check(line: str, config: str = "", units: tuple[int, ...] = UNITS) -> None:
         check_emulated(problem, artifact, random_arrays(problem, n), sve_processor(n))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     line, mnemonic = CASES[name]
@@ -92,6 +93,7 @@ def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     assert re.search(r"^\t(cnt[bhwd]|inc[bhwd]|rdvl|addvl)\t", assembly, re.MULTILINE)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str) -> None:
     check(line_of(CASES[name][0]))

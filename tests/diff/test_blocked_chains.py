@@ -87,6 +87,7 @@ def test_there_are_sixteen() -> None:
     assert len(cases()) == 16
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case, options, words", IN_TILES)
 def test_splits_are_cache_tiles_of_both_stages(case: dict[str, Any], options: tuple[str, str], words: str) -> None:
     """A config like any other makes the nest: both stages run under common loops, and read their operands in copies."""
@@ -103,6 +104,7 @@ def test_a_tile_of_all_blocks_has_no_word(text: str, tile: str) -> None:
     compare(chain(case_of(text), TILED), config=joined)
 
 
+@pytest.mark.sampled(4, "ring")
 @pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
 @pytest.mark.parametrize("case, options", IN_TYPES)
 def test_the_schedule_of_the_library_computes_a_case(
@@ -112,6 +114,7 @@ def test_the_schedule_of_the_library_computes_a_case(
     compare(chain(case, TILED, options), schedule=schedule(case, ring))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case, options", IN_TYPES)
 def test_the_nest_that_is_printed_computes_a_case(case: dict[str, Any], options: tuple[str, str]) -> None:
     compare(chain(case, SMALL, options), schedule=printed(case))
@@ -128,6 +131,7 @@ _PARAMETERS = {
 }
 
 
+@pytest.mark.sampled(4, "ring", "splits", "kind")
 @pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
 @pytest.mark.parametrize("splits", [(1, 1), (2, 2)], ids=str)
 @pytest.mark.parametrize("kind", _PARAMETERS)

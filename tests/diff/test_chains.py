@@ -102,6 +102,7 @@ def check(chain: Chain, config: Config) -> None:
         check_result(chain, Compiled(chain, artifact)(arrays, chunks), truth)
 
 
+@pytest.mark.sampled(4, "threads", "name")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CHAINS)
 def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:

@@ -119,6 +119,7 @@ def check(target: Machine, line: str) -> None:
     check_emulated(problem, artifact, without_signs(problem, artifact, random_arrays(problem)))
 
 
+@pytest.mark.sampled(4)
 @needs_emulator
 @pytest.mark.parametrize("target, types", ROWS)
 def test_every_row_runs(target: Machine, types: tuple[str, str, str]) -> None:
@@ -132,6 +133,7 @@ def test_exact(target: Machine, line: str) -> None:
     check(target, line)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target, types", ROWS)
 def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
     """What `test_exact` runs has the instruction of the first row for these types, or one that does as much."""
@@ -158,6 +160,7 @@ def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None
             check_emulated(problem, artifact, without_signs(problem, artifact, arrays))
 
 
+@pytest.mark.sampled(4)
 @needs_emulator
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_memory_that_entries_share(target: Machine) -> None:

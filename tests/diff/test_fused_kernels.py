@@ -57,6 +57,7 @@ def check(problem: Problem, artifact: Artifact) -> None:
         check_result(problem, Compiled(problem, artifact)(arrays, chunks), truth)
 
 
+@pytest.mark.sampled(4, "threads", "line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LINES)
 def test_the_default_is_exact(line: str, threads: int) -> None:

@@ -63,6 +63,7 @@ def check_kind(kind: str) -> None:
     check(parse_problem(line), Config.parse(f"{HEAD} {config}"), 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind: str) -> None:
     check_kind(kind)
@@ -85,6 +86,7 @@ def test_more_random_chains(seed: int) -> None:
     check_chain(seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(26))
 def test_random_problems(seed: int) -> None:
     check_random(seed)

@@ -87,6 +87,7 @@ def spoiled(weights: Array, case: str) -> Array:
     return w
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "f16"])
 def test_outputs_overflow_where_those_of_the_strict_kernel_do(kind: str) -> None:
     kernel = made(kind, threads=1 + len(kind) % 2)

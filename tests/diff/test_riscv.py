@@ -68,6 +68,7 @@ def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     assert "llvm.masked.load.nx" not in text and "vp.load.nx" in text
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str) -> None:
     check(line_of(CASES[name][0]))

@@ -96,6 +96,7 @@ FEW = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", FEW)
 def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> None:
     """Parts are chosen by the problem alone, and are added in one order."""

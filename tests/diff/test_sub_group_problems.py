@@ -71,6 +71,7 @@ def test_the_random_problems_are_of_all_kinds() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(9))
 def test_random_problems(seed: int) -> None:
     check_random(seed)

@@ -123,6 +123,7 @@ def test_constants_of_transforms_leave_the_registers_to_sums(taps: int) -> None:
     assert not re.search(r"zmm\d+, -?\d*\(%rsp\)", product)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("m", "r", "stride"),
     [(2, 3, 1), (3, 3, 1), (4, 3, 1), (6, 3, 1), (2, 5, 1), (4, 5, 1), (2, 7, 1), (4, 3, 2), (2, 5, 2), (4, 7, 2)],

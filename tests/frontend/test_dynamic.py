@@ -132,6 +132,7 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22, *range(-12, -2))])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""

@@ -102,6 +102,7 @@ def test_any_sizes(line: str) -> None:
         check_result(q, Compiled(q, at_call(k.artifact, q))(arrays, (0, 1, 3)[seed % 3]), expected(q, arrays))
 
 
+@pytest.mark.sampled(3, "threads")
 @pytest.mark.parametrize(
     "options, line, sizes",
     [

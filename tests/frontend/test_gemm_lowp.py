@@ -248,6 +248,7 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(4, "arguments", "storage")
 @pytest.mark.parametrize("arguments", CALLS)
 @pytest.mark.parametrize("storage", ["C", "F"])
 def test_a_later_call_finds_its_plan(arguments: dict[str, Any], storage: Any) -> None:

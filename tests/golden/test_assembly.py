@@ -74,6 +74,7 @@ def inner_loops(assembly: str) -> list[str]:
     return [b[: jump.end()] for b, jump in jumps if jump]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_hot_loop(name: str) -> None:
     """The loop with most products keeps its sums in registers: nothing of it is on the stack."""
@@ -105,6 +106,7 @@ def test_copies_of_f16_are_converted_outside_of_the_inner_loop(isa: str) -> None
     assert "vcvtph2ps" in text and "vcvtph2ps" not in hot, hot
 
 
+@pytest.mark.sampled(4, "isa", "types")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
 def test_no_sum_of_words_saturates(types: str, isa: str) -> None:

@@ -174,6 +174,7 @@ def need(name: str) -> None:
         pytest.skip(f"{name} is not installed")
 
 
+@pytest.mark.sampled(4, "name", "line")
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize(
     "line",
@@ -294,6 +295,7 @@ def test_peers_say_which_stage_types_they_lack(name: str) -> None:
     assert caught.value.code == "types"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PEERS)
 def test_what_a_call_needs_lives_as_long_as_the_call(name: str) -> None:
     need(name)

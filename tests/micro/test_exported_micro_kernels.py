@@ -87,6 +87,7 @@ def test_functions_compute_what_xnnpack_asks_for(name: str, isa: str, tmp_path: 
         check(k, case, seed)
 
 
+@pytest.mark.sampled(4, "isa", "name")
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
 @pytest.mark.parametrize("name", KINDS)
 def test_functions_read_nothing_beyond_an_end(name: str, isa: str, tmp_path: Path) -> None:
@@ -161,6 +162,7 @@ def test_requests_that_are_refused(tmp_path: Path) -> None:
         cs.export(KINDS[0], tmp_path, format="module")
 
 
+@pytest.mark.sampled(2, "name")
 @pytest.mark.parametrize("name", ["f32_dwconv_up2x9", "qs8_dwconv_fp32_up32x9", "f32_dwconv_2f2m2l8c4s1r"])
 @pytest.mark.parametrize("target, emulator", [("hexagon+v68", HEXAGON), ("aarch64", AARCH64)], ids=["hexagon", "arm"])
 def test_functions_compute_in_the_emulated_machine(target: str, emulator: Any, name: str, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ class Steps:
         run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, sizes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -48,6 +48,7 @@ def test_all_cases_are_here() -> None:
     assert {op: ops.count(op) for op in FUNCTIONS} == counts and len(ops) == sum(counts.values())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: dict[str, Any]) -> None:
     with np.load(DATA.with_suffix(".npz")) as arrays:
@@ -100,6 +101,7 @@ def formula(op: str, inputs: list[Array | None], attributes: dict[str, Any]) -> 
     return y if bias is None else y + bias.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
 
+@pytest.mark.sampled(4, "op", "seed")
 @pytest.mark.parametrize("op", FORMULAS)
 @pytest.mark.parametrize("seed", range(24))
 def test_attributes(op: str, seed: int) -> None:

@@ -81,6 +81,7 @@ CHAINED: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CHAINED)
 def test_layers_with_a_large_result_between_them_are_one_kernel(name: str) -> None:
     model = _built(CHAINED[name])

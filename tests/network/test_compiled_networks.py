@@ -406,6 +406,7 @@ CLOSE: dict[str, Callable[[NetworkBuilder], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", EXACT)
 def test_operators_give_what_onnx_runtime_gives(name: str) -> None:
     _one(EXACT[name])

@@ -79,6 +79,7 @@ IN_PLACE: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_kernels_write_their_part(name: str) -> None:
     assert _copied(_built(IN_PLACE[name])) == []
@@ -150,6 +151,7 @@ def test_parts_keep_the_order_of_their_dims() -> None:
     assert layouts.values[two] == "a:2:2304_c:6:384_d:6:64_b:32:1"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_concatenations(seed: int) -> None:
     r, b = Random(seed), NetworkBuilder(seed)

@@ -61,6 +61,7 @@ def _float_values(graph: Graph) -> list[str]:
     return [n.output for n in graph.nodes if graph.values[n.output].type == "f32" and n.output not in graph.outputs]
 
 
+@pytest.mark.sampled(3, "operators", "by_channel", "types")
 @pytest.mark.parametrize("operators", [False, True], ids=["QDQ", "QOperator"])
 @pytest.mark.parametrize("by_channel", [False, True], ids=["one scale", "by channel"])
 @pytest.mark.parametrize("types", ["u8:s8", "u8:u8", "s8:s8"])

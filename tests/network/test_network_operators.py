@@ -150,6 +150,7 @@ def _in_layouts(op: Operator) -> list[Operator]:
     return [op.with_tags(tags) for tags in (first, last, mixed)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_kernels_compute_what_the_reference_computes(name: str) -> None:
     for op in _in_layouts(OPERATORS[name]):
@@ -159,6 +160,7 @@ def test_kernels_compute_what_the_reference_computes(name: str) -> None:
         np.testing.assert_array_equal(kernel.run(arrays)["dst"], expected, str(op))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None:
     op = OPERATORS[name]
@@ -174,6 +176,7 @@ def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None
         np.testing.assert_array_equal(memory["dst"], expected, name)
 
 
+@pytest.mark.sampled(4, "threads", "name")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", NORMS)
 def test_operators_with_inner_arrays_are_close(name: str, threads: int) -> None:

@@ -50,6 +50,7 @@ def product(trips: object = 8) -> Kernel:
     return parse_kernel(PRODUCT.replace("TRIPS", str(trips)))
 
 
+@pytest.mark.sampled(4, "trips", "split")
 @pytest.mark.parametrize("trips", [8, 1, "x + 2"])
 @pytest.mark.parametrize(("count", "ahead"), [(1, 0), (2, 1), (3, 2), (4, 3), (4, 2)])
 @pytest.mark.parametrize("split", [False, True])

@@ -68,6 +68,7 @@ def assert_needed(kernel: Kernel, dropped: type[Stmt]) -> None:
     assert missed <= 1
 
 
+@pytest.mark.sampled(3, "steps")
 @pytest.mark.parametrize("steps", [1, 2, 7])
 @pytest.mark.parametrize(("count", "rounds"), [(1, ""), (2, ""), (3, ""), (3, "k.o")])
 def test_two_sets_of_registers(count: int, rounds: str, steps: int) -> None:

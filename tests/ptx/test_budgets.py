@@ -126,6 +126,7 @@ def tools_of(assembled: AssembledKernels) -> str:
     return f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "level", "line", "product"), BUDGETS, ids=[f"{x[0]}-{x[1]}" for x in BUDGETS])
 def test_the_opcodes_of_a_hot_loop(
     name: str, level: str, line: str, product: str, request: pytest.FixtureRequest

@@ -86,6 +86,7 @@ def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -
     check(line, "", level)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "rows"), [
     ("--stag=axb --dtag=axb --dt=f16 mb32ic64ih28oc64oh28kh3ph1",
      {"sm_70": "mma_m8n8k4_f16", "sm_80": "mma_m16n8k16_f16"}),

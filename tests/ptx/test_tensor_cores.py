@@ -62,6 +62,7 @@ def test_lanes_keep_to_their_elements() -> None:
         lanes.places(c.buffer, (own[0], mod(own[1] + 2, 8)), None, {})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_pass_keeps_the_result(kind: str) -> None:
     """The interpreter runs the kernel after each pass that knows of fragments, and those that follow it."""

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sampled(3, "bias", "name")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions_run_on_the_gpu(driver: TensorDriver, name: str, bias: bool) -> None:
@@ -125,6 +126,7 @@ def block(channels: int, dtype: Any) -> Block:
     return made.to(dtype).to(memory_format=torch.channels_last)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("capability, dtype", [((8, 0), torch.float32), ((9, 0), torch.bfloat16)])
 def test_a_network_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch, capability: Any, dtype: Any) -> None:
     driver = pretend(monkeypatch, capability)
@@ -146,6 +148,7 @@ def test_a_network_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch, capability: 
         torch.testing.assert_close(fast(other), network(other), rtol=2 * torch.finfo(dtype).eps, atol=0.0)
 
 
+@pytest.mark.wide
 def test_layers_are_measured_beside_those_of_torch(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[torch.device] = []
     monkeypatch.setattr(devices, "finish", waits.append)

@@ -85,6 +85,7 @@ WEIGHTS: dict[str, Callable[[Any], nn.Module]] = {
 }
 
 
+@pytest.mark.sampled(4, "inside", "transposed", "kind")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -170,6 +171,7 @@ EFFECTS: dict[str, tuple[Callable[[Any, Tensor], Any], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_models_with_effects_compute_what_eager_computes(effect: str) -> None:
     forward, ours = EFFECTS[effect]

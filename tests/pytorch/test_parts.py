@@ -118,6 +118,7 @@ class Net(nn.Module):
         return self.call(self.blocks[0], x) if self.traceable or x.sum() != 12345 else x
 
 
+@pytest.mark.sampled(4, "traceable", "call")
 @pytest.mark.parametrize("traceable", [True, False])
 @pytest.mark.parametrize("call", CALLS)
 def test_calls_of_every_kind_run_on_kernels(call: str, traceable: bool) -> None:
@@ -145,6 +146,7 @@ RESULTS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(4, "result", "inside")
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_results_keep_their_class(result: str, inside: bool) -> None:
@@ -180,6 +182,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ARGUMENTS)
 def test_examples_of_every_kind(kind: str) -> None:
     torch.manual_seed(0)

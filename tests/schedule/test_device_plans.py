@@ -48,6 +48,7 @@ def interpreted(plan: Plan, every: bool) -> Kernel:
     return run_steps(naive, plan.pipeline, [oracle])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_computes_the_same(kind: str) -> None:
     problem, config = KINDS[kind]
@@ -69,6 +70,7 @@ def test_loops_carry_offsets(carries: bool) -> None:
     assert any(x.carried for x in loops_of(kernel.body)) == carries
 
 
+@pytest.mark.sampled(2, "level", "kind")
 @pytest.mark.parametrize("level", ["sm_80", "xe_lp"])
 @pytest.mark.parametrize("kind", SPLIT)
 def test_barriers_are_in_two_parts(kind: str, level: str) -> None:

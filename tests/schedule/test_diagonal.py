@@ -47,6 +47,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact(kind: str) -> None:
     line, words = KINDS[kind]

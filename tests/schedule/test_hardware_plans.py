@@ -75,6 +75,7 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
     return changed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "names"),
     [

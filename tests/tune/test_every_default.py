@@ -170,6 +170,7 @@ LISTED = (
 """Results of one channel, whose lanes have no places of their own in memory between the nests of a kernel."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", LISTED)
 def test_one_channel_of_a_result_within_a_kernel(line: str) -> None:
     problem = parse_problem(line).canonical()

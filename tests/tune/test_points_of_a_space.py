@@ -46,6 +46,7 @@ def walk(of: ConfigSpace, start: Config, rng: random.Random) -> Config:
     return config
 
 
+@pytest.mark.sampled(2, "level", "name")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", LINES)
 def test_points_compile(name: str, level: str) -> None:

@@ -90,6 +90,7 @@ def legal(name: str) -> Sequence[str]:
     return (*ANYWHERE, *(FORWARD if has_all else FORWARD[:4] if name in ("depthwise", "bytes", "chain") else ()))
 
 
+@pytest.mark.sampled(4, "row", "name")
 @pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES])
 @pytest.mark.parametrize("name", LINES)
 def test_each_option_alone(name: str, row: str) -> None:
@@ -160,6 +161,7 @@ def test_a_device_has_its_own_fields() -> None:
         granted(problem, "--realise=peel", target)
 
 
+@pytest.mark.sampled(3, "line", "text")
 @pytest.mark.parametrize("line", [LAYER, CHAIN, LINES["depthwise"], LINES["bytes"]])
 @pytest.mark.parametrize("text", ["--realise=indirection", "--realise=mask", "--lane=oc --pack="])
 def test_kernels_of_wishes_are_exact(line: str, text: str) -> None:
