@@ -19,10 +19,11 @@ from pathlib import Path
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
-from convsmith.codegen.library_functions import library_text
+from convsmith.codegen.library_functions import PROVIDED, library_text
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.emulate.executable import FileHeader, executable
+from convsmith.emulate.float_functions import FLOAT_FUNCTIONS, float_text
 from convsmith.emulate.image import PAGE, START, Image, numbers_at
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.processors import Fault
@@ -114,6 +115,8 @@ class _Platform:
     page: int = PAGE
     since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The first versions of qemu that have features."""
+    floats: str = ""
+    """Features with which the functions on floating-point numbers are compiled that code without them calls."""
 
 
 _CORTEX: dict[str, frozenset[str]] = {"cortex-m4": frozenset({"dsp"}), "cortex-m55": frozenset({"dsp", "mve.fp"})}
@@ -128,12 +131,14 @@ _MEMORY, _ROUNDING = ("memcpy", "memset"), ("rintf", "floorf")
 
 def _of_words(
     program: str, processors: Mapping[str, frozenset[str]], header: FileHeader, target: tuple[str, str, str],
-    stub: str, calls: tuple[int, int], library: tuple[str, ...], since: Mapping[str, tuple[int, int]],
+    stub: str, calls: tuple[int, int], provided: tuple[str, ...], since: Mapping[str, tuple[int, int]],
+    floats: str = "",
 ) -> _Platform:  # fmt: skip
     """Return a platform of 32 bits, whose system writes and ends a process by the numbers of `calls`."""
     numbers = {"TRIPLE": target[0], "SYSTEM": stub, "WRITE": str(calls[0]), "EXIT": str(calls[1])}
-    return _Platform(program, processors, header, "startup_words.ll", target, library, numbers, library,
-                     since=since)  # fmt: skip
+    library = (*provided, *FLOAT_FUNCTIONS) if floats else provided
+    return _Platform(program, processors, header, "startup_words.ll", target, library, numbers, provided,
+                     since=since, floats=floats)  # fmt: skip
 
 
 _PLATFORMS = {
@@ -155,7 +160,8 @@ _PLATFORMS = {
     ),
     "riscv32": _of_words(
         "qemu-riscv32", {"rv32": frozenset(SMALL.needs)}, FileHeader(32, 243, 1),
-        (SMALL.triple, SMALL.cpu, SMALL.features), _ECALL, (64, 94), _MEMORY, {},
+        (SMALL.triple, SMALL.cpu, SMALL.features), _ECALL, (64, 94), PROVIDED, {},
+        f"{SMALL.features},+f,+d",
     ),
     "thumb": _of_words(
         "qemu-arm", _CORTEX, FileHeader(32, 40, 0x05000400), (EXTENDED, "cortex-m4", ""), _SUPERVISOR, (4, 248),
@@ -287,4 +293,5 @@ def _startup(architecture: str) -> ObjectCode:
         return ObjectCode(llvm_bind.object_code(text, *platform.target))
     triple, cpu, features = platform.target
     texts = (text, *(library_text(name, triple, "i32") for name in platform.provided))
+    texts += (float_text(triple, platform.floats),) if platform.floats else ()
     return ObjectCode(llvm_bind.joined_code(texts, ("begin", *platform.library), triple, cpu, features))

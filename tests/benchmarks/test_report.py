@@ -43,7 +43,10 @@ def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row["problem"] for row in run["rows"]] == wanted
 
 
-PARTS = {"report", "torch_networks", "library_networks", "audio_networks", "gpu_rows", "gpu_subjects"}
+PARTS = {
+    "report", "torch_networks", "library_networks", "audio_networks", "gpu_rows", "gpu_subjects", "tiny_networks",
+    "cmsis_nn",
+}  # fmt: skip
 """Modules that scripts share."""
 
 

@@ -193,4 +193,4 @@ def test_random_configs(target: Machine, chunk: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
         legal += 1
-    assert legal > 10, f"only {legal} of 40 random configs are legal"
+    assert legal > (10 if target.vectors.count > 8 else 4), f"only {legal} of 40 random configs are legal"

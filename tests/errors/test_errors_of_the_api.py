@@ -153,7 +153,7 @@ def test_configs(config: str, code: str, texts: list[str]) -> None:
     [
         ("--attr-zero-points=src:per_dim_1", "", ["the zero point of the source is common", "--offsets=each"]),
         ("--attr-zero-points=src:common:1", " --pack=", ["needs --pack=wei", "beside which the sums are packed"]),
-        ("", " --flip=wei", ["--offsets=sums --flip=wei: legal", "s8 sources and u8 weights"]),
+        ("", " --flip=wei", ["--offsets=sums --flip=wei: legal", "(sources and u8 weights can be)"]),
     ],
 )
 def test_offsets_of_configs(options: str, config: str, texts: list[str]) -> None:

@@ -57,7 +57,7 @@ def _of_vectors(a: str, b: str) -> Instruction:
         return put(f"call i32 {name}({given}, i32 {total}, {bytes_} {x}, {bytes_} {y})")
 
     declare = f"declare i32 {name}(i32, i32, i32, i32, {bytes_}, {bytes_})"
-    return _row(f"vmladava_{a}_{b}", LANES, _VECTOR, (a, b), add, declare, MVE, "vmlava", _vectors_of)
+    return _row(f"vmladava_{a}_{b}", LANES, _VECTOR, (a, b), add, declare, MVE, "vmlav", _vectors_of)
 
 
 def _of_pairs(a: str, b: str) -> Instruction:

@@ -23,12 +23,12 @@ _BYTES = (("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("s8", "u8"))
 """Types of bytes whose products are added to sums of s32."""
 
 
-def separate(type_: str, lanes: int, mnemonic: str) -> Instruction:
+def separate(type_: str, lanes: int) -> Instruction:
     """Return the row of a product and a sum of one type, each of which is rounded."""
     numbers = f"<{lanes} x {LLVM_TYPES[type_]}>"
     body = f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + a[l] * b[l]\n"
     steps = f"fmul {numbers} {{a}}, {{b}}\nfadd {numbers} {{c}}, {{0}}"
-    return Instruction("multiply_add", tuple(vector(x, type_, lanes) for x in "cab"), body, steps, "", (), mnemonic)
+    return Instruction("multiply_add", tuple(vector(x, type_, lanes) for x in "cab"), body, steps, "", (), "")
 
 
 def rows(registers: int, needs: tuple[str, ...]) -> tuple[Instruction, ...]:

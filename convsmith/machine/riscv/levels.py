@@ -65,7 +65,7 @@ def _microcontroller() -> Machine:
         name="riscv32", triple="riscv32-unknown-elf", cpu="generic-rv32", features=_features(_SMALL), needs=_SMALL,
         vectors=RegisterFile("vector", _REGISTERS // _SCALARS - 1, 32 * _SCALARS),
         memories=core_caches(32768, 1 << 18, rates=(16, 16)), costs=_COSTS, attributes=(),
-        instructions=(separate("f32", _SCALARS, "__mulsf3"),),
+        instructions=(separate("f32", _SCALARS),),
         address_bits=32, extends_bytes=True,
     )  # fmt: skip
 
