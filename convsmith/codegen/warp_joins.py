@@ -2,15 +2,16 @@
 
 A loop over lanes ends in a join. The lanes of a warp need not run in lock step, so a join instruction is placed where a
 later statement of the warp accesses memory that lanes wrote, or writes memory that they read, without a barrier of the
-group in between. The memory is shared memory, or an array: lanes that trade results write what others have read.
+group in between. The memory is shared memory, or an array: lanes that trade results write what others have read. What
+a lane copies asynchronously, it has written once it has waited for the copy.
 """
 
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Barrier, Block, For, If, Invoke, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Barrier, Block, For, If, Invoke, Let, Stmt, Store, Wait
 from convsmith.ir.value import Load
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import statements_of, walk
 
 __all__ = ["joins"]
 
@@ -22,13 +23,14 @@ _OF_OTHERS = ("shared", "global")
 
 def joins(body: Stmt) -> frozenset[Stmt]:
     """Return the statements of warps in ``body`` before which the lanes of a warp join."""
-    found = _Joins()
+    found = _Joins(frozenset((x.dst.buffer, True) for x in statements_of(body) if isinstance(x, AsyncCopy)))
     found.walk(body, frozenset(), is_warp=False)
     return frozenset(found.before)
 
 
 class _Joins:
-    def __init__(self) -> None:
+    def __init__(self, copied: State) -> None:
+        self.copied = copied
         self.before: set[Stmt] = set()
 
     def walk(self, s: Stmt, state: State, is_warp: bool) -> State:
@@ -43,6 +45,8 @@ class _Joins:
             return state | self.walk(s.body, state, is_warp)
         if isinstance(s, Barrier):
             return state if s.part == "arrive" else frozenset()
+        if isinstance(s, Wait):
+            return state | self.copied
         if isinstance(s, For) and s.kind != "lane":
             within = is_warp or s.kind == "warp"
             while (after := self.walk(s.body, state, within)) - state:

@@ -136,7 +136,7 @@ def _steps(at: DevicePoint) -> Iterator[Changes]:
 def _shared(at: DevicePoint) -> Iterator[Changes]:
     """Yield the operands that a group copies to shared memory, with the corresponding way to read padding."""
     a, *others = (v.name for v in at.statement.factors)
-    alone = dict(buffers=1, copies="wait", pad=(), swizzle=(), fragments=())
+    alone = dict(buffers=1, copies="wait", rounds=False, load_ahead=False, pad=(), swizzle=(), fragments=())
     for names in ((), (a,), (*others,), (a, *others)):
         realise = at.config.realise if a in names else "mask"
         yield dict(shared=names, realise=realise, **({} if names else alone))
@@ -147,7 +147,7 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
     products and steps are in rounds, and whether loops carry offsets.
     """
     for how, slots in space_of_tiles(at.config).copies:
-        yield dict(copies=how, buffers=slots)
+        yield dict(copies=how, buffers=slots, rounds=at.config.rounds and slots > 1)
     assert at.machine.device is not None
     for file in (0, *at.machine.device.register_files):
         yield dict(register_file=file)

@@ -101,6 +101,11 @@ AMPERE = {
         f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic48iw16oc16ow16kw1",
         _bf16("--register=oc:16,ow:16 --group=oc:16,ow:16,ic:16 --buffers=3 --copies=async --pad=src:8,wei:8"),
     ),
+    "one-warp-copies-loaded-ahead": (
+        f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic160iw16oc16ow16kw1",
+        _bf16("--register=oc:16,ow:16 --group=oc:16,ow:16,ic:32 --buffers=3 --copies=async --load_ahead=yes "
+              "--pad=src:8,wei:8"),
+    ),
     "weights-of-points": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic32ih6oc24oh6kh1",
                           _bf16("--register=oc:16,ic:16 --group=oc:32,ic:32,ow:8,oh:4", "oc", "src,diff_dst")),
     "parts": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic64iw20oc20ow20kw3pw1",

@@ -129,6 +129,14 @@ def test_matrices_are_loaded_by_rows(kind: str) -> None:
     assert "ld.global.nc.b16" not in text and (".trans" in text) is (kind == "weights-of-points")
 
 
+def test_lanes_join_behind_each_wait() -> None:
+    """A lane waits for its own copies alone, and loads ahead what others have copied."""
+    kind = AMPERE["one-warp-copies-loaded-ahead"]
+    _, *behind = made(*kind, "sm_80").notes["ptx"].split("cp.async.wait_group")
+    assert len(behind) > 1 and all("bar.warp.sync" in x.partition("ldmatrix")[0] for x in behind)
+    check(*kind, "sm_80")
+
+
 MAY_BE_SPARE = ("bar.warp.sync", "cp.async.commit_group")
 """Operations of which some kernels have more than they need."""
 

@@ -6,6 +6,8 @@ are those of the PTX manual.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
 
@@ -166,8 +168,13 @@ PRODUCTS = (
     _product(4, ("f32", "f32"), "sm_80", "HMMA.1684.F32.TF32"),
 )
 """Products of sm_80 and later; rows with more terms precede rows of the same types with fewer."""
-SMALL_PRODUCTS = tuple(_product(32, (a, b), "sm_89", "HMMA.16816.F32") for a in SMALL for b in SMALL)
-"""Products of 8-bit floats of sm_89 and later. On sm_90a they are computed as two products of f16 with f32 sums."""
+SMALL_PRODUCTS = tuple(
+    _product(32, (f"f8_{a}", f"f8_{b}"), "sm_89", f"QMMA.16832.F32.{a}.{b}".upper())
+    for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")
+)  # fmt: skip
+"""Products of 8-bit floats of sm_89."""
+SMALL_AS_HALVES = tuple(replace(x, mnemonic="HMMA.16816.F32") for x in SMALL_PRODUCTS)
+"""Those of sm_90a, which computes each as two products of f16 with f32 sums."""
 MATRIX_LOADS = tuple(
     _matrix_load(type_, matrices, is_transposed)
     for type_ in ("f16", "bf16", "s8", "u8", *SMALL, "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)

@@ -9,7 +9,7 @@ from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import TESTED_BARRIER, TRIED_BARRIER, dialect
-from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_PRODUCTS
+from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_AS_HALVES, SMALL_PRODUCTS
 from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS
 from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.machine.rows import scalar_multiply_add
@@ -96,7 +96,7 @@ def _units(count: int, shared: int, *rates: int, threads: int = 2048) -> Compute
 # The facts of a level are those of an H200, an L4, an A10, an A100 and a V100.
 LEVELS = (
     _level("sm_90a", _units(132, 228 << 10, 128, 2048, 1830), 227 << 10, 50 << 20,
-           (*PRODUCTS, *SMALL_PRODUCTS, *GROUP_PRODUCTS), rate=10),
+           (*PRODUCTS, *SMALL_AS_HALVES, *GROUP_PRODUCTS), rate=10),
     _level("sm_89", _units(58, 100 << 10, 128, 512, 147, threads=1536), 99 << 10, 48 << 20,
            (*PRODUCTS, *SMALL_PRODUCTS), rate=4),
     _level("sm_86", _units(72, 100 << 10, 128, 512, 354, threads=1536), 99 << 10, 6 << 20, PRODUCTS, rate=4),
