@@ -197,6 +197,8 @@ def _image(plan: _PlanHead, memory: mmap.mmap, places: Sequence[tuple[int, int]]
         raise ValueError(f"its table has {len(plan.kernels)} kernels for {len(plan.entries)} entries")
     if any(not 0 <= n < len(kernels) or entry not in kernels[n].entries for n, entry in table):
         raise ValueError("its table names a kernel that it does not have")
+    if len({*table}) < len(table):
+        raise ValueError("its table names an entry of a kernel twice")
     return NetworkImage(
         plan.name, plan.inputs, plan.outputs, plan.workspace, plan.bound, table, plan.steps, driver, tuple(kernels),
         weights[: plan.weights],

@@ -165,6 +165,20 @@ def test_headers_with_a_right_checksum_give_one_error_or_change_words(count: int
     tracemalloc.stop()
 
 
+def test_a_table_with_the_same_entry_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.cs"
+    cs.onnx.compile(residual_net(16), threads=1).save(path)
+    content = path.read_bytes()
+    start = content.index(b"\n") + 9
+    end = start + int.from_bytes(content[start - 8 : start], "little")
+    old = json.loads(content[start:end])
+    head = json.loads(json.dumps(old))
+    head["plans"][0]["kernels"][2] = head["plans"][0]["kernels"][0]
+    path.write_bytes(_with_header(content, head, old, end))
+    with pytest.raises(cs.UsageError, match="an entry of a kernel twice"):
+        cs.load(path)
+
+
 def test_files_that_cannot_be_read_or_written(net: cs.Network, tmp_path: Path) -> None:
     for path in (tmp_path / "missing.cs", tmp_path):
         with pytest.raises(cs.UsageError, match=path.name):
