@@ -212,11 +212,11 @@ def _rows(
 
 
 class _Bench(Protocol):
-    """How problems are compiled and timed."""
+    """Compiles and times problems."""
 
     @property
     def where(self) -> str:
-        """What runs the kernels, for the heading."""
+        """The machine or engine that runs the kernels, for the heading."""
         ...
 
     @property

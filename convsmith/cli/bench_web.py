@@ -23,7 +23,7 @@ __all__ = ["WebBench"]
 
 
 class WebBench(NamedTuple):
-    """How problems are timed in an engine: all kernels are for the level `target` and one thread.
+    """Times problems in an engine: all kernels are for the level `target` and one thread.
 
     `asked` are libraries, of which `packages` has some.
     """

@@ -109,7 +109,7 @@ class _Platform:
     target: tuple[str, str, str]
     library: tuple[str, ...]
     numbers: Mapping[str, str] = field(default_factory=dict)
-    """What stands in the text of the start-up code, by its name there."""
+    """Texts that take the place of names in the start-up code, by name."""
     provided: tuple[str, ...] = ()
     """Functions that LLVM calls and that exported code has too, which the start-up code lacks."""
     page: int = PAGE

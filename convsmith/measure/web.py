@@ -54,7 +54,7 @@ _SUMS = 12
 
 @record(frozen=True)
 class WebTimes:
-    """What was measured: `times`, the reasons why libraries are `missing`, by name, and what is `wrong` with the
+    """Measurements: `times`, the reasons why libraries are `missing`, by name, and what is `wrong` with the
     kernel's result; empty if it is right.
     """
 

@@ -168,23 +168,26 @@ def _attended(w: _Nodes, heads: Sequence[str], mask: str, bias: str, past: Seque
 
 def _packed_attention(w: _Nodes) -> None:
     """Write attention whose queries, keys and values are one product."""
-    hidden, count = w.shape_of(w.input(1))[1], w.given("num_heads", 0)
+    hidden = w.shape_of(w.input(1))[1]
     sizes = w.given("qkv_hidden_sizes", None) or [hidden // 3] * 3
     if w.has(4) or (len(w.outputs) > 1 and w.outputs[1]):
         raise UnsupportedError("it keeps keys and values of earlier calls; available is attention without", code="past")
     x = w.op("MatMul", w.input(0), w.input(1))
     x = w.op("Add", x, w.inputs[2]) if w.has(2) else x
     parts = w.op("Split", x, w.held(np.array(sizes)), outputs=w.several(3), axis=-1)
-    more = {"q_num_heads": count, "kv_num_heads": count, "is_causal": w.given("unidirectional", 0)}
-    if w.given("scale", 0.0):
-        more["scale"] = w.given("scale", 0.0)
     mask, bias = (w.inputs[n] if w.has(n) else "" for n in (3, 5))
-    _attended(w, parts, mask, bias, (), more)
+    _attended(w, parts, mask, bias, (), _of_heads(w))
+
+
+def _of_heads(w: _Nodes) -> dict[str, Any]:
+    """Return the attributes of `Attention` for the number of heads of a contributed operator."""
+    count, scale = w.given("num_heads", 0), w.given("scale", 0.0)
+    more = {"q_num_heads": count, "kv_num_heads": count, "is_causal": w.given("unidirectional", 0)}
+    return {**more, "scale": scale} if scale else more
 
 
 def _heads_attention(w: _Nodes) -> None:
     """Write attention of queries, keys and values with a bias for each."""
-    count = w.given("num_heads", 0)
     if not w.has(1) or not w.has(2) or any(len(w.shape_of(w.inputs[n])) != 3 for n in range(3)) or w.has(6):
         legal = "queries, keys and values of three axes, each an input, without earlier ones"
         raise UnsupportedError(f"available are {legal}", code="inputs")
@@ -193,11 +196,8 @@ def _heads_attention(w: _Nodes) -> None:
         sizes = [w.shape_of(name)[2] for name in heads]
         parts = w.op("Split", w.inputs[3], w.held(np.array(sizes)), outputs=w.several(3), axis=0)
         heads = [w.op("Add", x, part) for x, part in zip(heads, parts)]
-    more = {"q_num_heads": count, "kv_num_heads": count, "is_causal": w.given("unidirectional", 0)}
-    if w.given("scale", 0.0):
-        more["scale"] = w.given("scale", 0.0)
     mask, bias = (w.inputs[n] if w.has(n) else "" for n in (4, 5))
-    _attended(w, heads, mask, bias, (), more)
+    _attended(w, heads, mask, bias, (), _of_heads(w))
 
 
 def _local_response_norm(w: _Nodes) -> None:
