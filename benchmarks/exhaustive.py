@@ -1,4 +1,4 @@
-"""What local search loses: its best configs beside those of exhaustive searches, for layers with small spaces.
+"""The loss by local search: its best configs beside those of exhaustive searches, for layers with small spaces.
 
     python benchmarks/exhaustive.py ROWS.json --seconds 150    # measure layers that the file lacks, for that long
     python benchmarks/exhaustive.py ROWS.json --page           # write the page of all layers in the file

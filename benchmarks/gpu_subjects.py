@@ -46,7 +46,7 @@ IN_CACHE = 8 << 20
 """Bytes of the array whose copy states the bandwidth of the cache of the second level."""
 _TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s32": "int32"}
 _FACTS = ("driver_version", "clocks.max.sm", "clocks.max.mem", "clocks.sm", "clocks.mem", "power.limit")
-"""What `nvidia-smi` is asked for."""
+"""Fields that `nvidia-smi` is asked for."""
 
 
 class OpenClSubjects:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NEEDED = ("llvmlite==0.50.*", "platformdirs>=4")
-"""What is packed unless more is asked for."""
+"""Packages that are packed unless more is asked for."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 

@@ -1,4 +1,4 @@
-"""What tests draw is the same in every run, so that none fails by chance for code that has not changed: the examples of
+"""Tests draw the same in every run, so that none fails by chance for code that has not changed: the examples of
 hypothesis, and the numbers of generators that a test does not seed, whatever ran before in its process.
 
 The profile `anew` draws other examples of hypothesis in each run, and FACTOR times as many.

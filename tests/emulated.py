@@ -97,7 +97,7 @@ def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, process
 
 
 def kinds_of(problem: Problem) -> set[str]:
-    """What is of interest about a problem."""
+    """The facts of interest about a problem."""
     found = {problem.dir if isinstance(problem, Conv) else "product", *problem.dt}
     found |= {"zero points"} if problem.zero_points else set()
     found |= {"scales"} if problem.scales else set()

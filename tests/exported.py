@@ -47,7 +47,7 @@ def tool(name: str) -> str:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """What a command prints; its errors fail the test."""
+    """The output of a command; its errors fail the test."""
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout

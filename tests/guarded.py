@@ -34,7 +34,7 @@ def canary(dtype: np.dtype[Any]) -> Any:
 
 
 def poison(dtype: np.dtype[Any]) -> Any:
-    """What spoils every sum: NaN, or the largest number."""
+    """A value that spoils every sum: NaN, or the largest number."""
     is_integer = dtype.kind in "iu" or dtype in (ml_dtypes.int4, ml_dtypes.uint4)
     return dtype.type(ml_dtypes.iinfo(dtype).max if is_integer else np.nan)
 
@@ -135,7 +135,7 @@ class Guarded:
 
     @property
     def same(self) -> Array:
-        """Which elements hold the same bits as at first."""
+        """A mask of the elements that hold the same bits as at first."""
         word = f"u{self.whole.itemsize}"
         return np.asarray(self.whole.view(word) == self.before.view(word))
 

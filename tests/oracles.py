@@ -80,7 +80,7 @@ class Oracle:
         )
 
     def prepared(self, pack: Kernel, memory: Mapping[str, Array]) -> dict[str, Array]:
-        """What a kernel makes of its operands for another one: it writes every element, and no slack."""
+        """The arrays that a kernel makes of its operands for another one: it writes every element, and no slack."""
         found = []
         for fill in (1, 2):
             given = {name: x.copy() for name, x in memory.items()}

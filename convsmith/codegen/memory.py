@@ -27,7 +27,7 @@ class ThreadScratch:
 
 @record(frozen=True)
 class KernelMemory:
-    """What a kernel allocates, or asks its caller for; every array begins at a multiple of `ALIGNMENT`.
+    """Memory that a kernel allocates, or asks its caller for; every array begins at a multiple of `ALIGNMENT`.
 
     ``packed`` arrays hold operands in the kernel's own order. A call has ``between`` its entries arrays that one writes
     and another one reads, and during an entry the ``scratch`` of each thread and ``tables`` of pointers, with the

@@ -1,4 +1,4 @@
-"""What convsmith asks an operating system, in one place: the calls of Linux, macOS and Windows.
+"""All questions that convsmith asks an operating system: the calls of Linux, macOS and Windows.
 
 A system answers with nothing where it has no call for a question: without a list of threads, for example, teams of
 threads grow without a trial. Tests give a system libraries of their own, so that each call is checked on any system.

@@ -1,4 +1,4 @@
-"""What an exported kernel has, whatever machine runs it, and which kernels can be exported."""
+"""Parts that an exported kernel has on every machine, and a test of which kernels can be exported."""
 
 from __future__ import annotations
 

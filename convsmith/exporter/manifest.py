@@ -104,7 +104,7 @@ _LIBRARIES = {
 
 
 _PAGES = "\ntarget_link_options({name} {scope} -Wl,-z,max-page-size=16384)"
-"""What programs that link the library tell the linker on Android, whose pages may have 16 KiB."""
+"""Options of the linker for programs on Android, whose pages may have 16 KiB."""
 
 
 def cmake_text(name: str, format_: str, code: Sequence[str], triple: str) -> str:

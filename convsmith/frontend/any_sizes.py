@@ -1,4 +1,4 @@
-"""What stands behind a kernel for any sizes: a table of kernels by the sizes of a call.
+"""A kernel for any sizes: a table of kernels by the sizes of a call.
 
     k = cs.compile("mb1ic64ih56oc64oh56kh3ph1", dynamic="mb,ih,iw")
     y = k(x, k.pack(w))                       # the pads of the line, at both ends

@@ -1,4 +1,4 @@
-"""What the copy engine and the products of one group have under way in a signalled loop, and what orders it.
+"""Copies and products that one group has under way in a signalled loop, and the statements that order them.
 
 A copy has arrived once its step is received, and may be overwritten once its step is released; only in between may
 statements access its elements. Products have ended once a thread has waited for their

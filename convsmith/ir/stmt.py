@@ -28,9 +28,9 @@ PIPELINED = ("pipelined", "signalled")
 """Kinds of loops whose copies through tensor maps run ahead."""
 BARRIER_PARTS = ("whole", "arrive", "wait")
 GROUPED = ("copies", "products")
-"""What a thread closes groups of, and waits for."""
+"""Kinds of operations that a thread closes groups of, and waits for."""
 FENCED = ("registers", "shared", "barriers")
-"""What a fence makes visible to asynchronous operations."""
+"""Kinds of state that a fence makes visible to asynchronous operations."""
 
 
 T = TypeVar("T")

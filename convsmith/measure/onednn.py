@@ -71,7 +71,7 @@ class _Role(NamedTuple):
 
 
 class _Direction(NamedTuple):
-    """What the library computes: the word in its function's name, and the arguments in the order of the function."""
+    """A function of the library: the word in its function's name, and the arguments in the order of the function."""
 
     name: str
     src: _Role

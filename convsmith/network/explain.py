@@ -1,4 +1,4 @@
-"""What a network does, as a text: its steps in order, its memory, and its weights."""
+"""A network as a text: its steps in order, its memory, and its weights."""
 
 from __future__ import annotations
 

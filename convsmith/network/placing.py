@@ -1,4 +1,4 @@
-"""Where the values of a graph lie: in memory of the caller, or in the workspace, where results may take the place of
+"""Places of the values of a graph: in memory of the caller, or in the workspace, where results may take the place of
 values that no later node reads.
 """
 

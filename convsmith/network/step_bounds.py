@@ -32,7 +32,7 @@ class StepBound(NamedTuple):
 
     @property
     def side(self) -> str:
-        """What takes this time."""
+        """The side that takes this time: the multiply-adds or the bytes."""
         return "multiply-adds" if self.products >= self.bytes else "bytes"
 
 

@@ -15,7 +15,7 @@ from convsmith.runtime.arrays import Array
 __all__ = ["METHODS", "ByteCode", "ValueRange", "calibrated"]
 
 METHODS = ("min-max", "percentile", "mean-square")
-"""How the range of a value is chosen: all that it holds, all but the outermost parts, or the range with the least sum
+"""Ways to choose the range of a value: all that it holds, all but the outermost parts, or the range with the least sum
 of squares of errors."""
 
 _BINS = 4096

@@ -29,7 +29,7 @@ from convsmith.ir.value import Binary, Const, Lanes, Load, Select, Value
 from convsmith.ir.walk import AnyNode, children, statements_of, walk
 
 Path = tuple[int | LoopBounds, ...]
-"""When an access happens: positions in blocks and loops, outermost first, then 0 for a read and 1 for a write."""
+"""Order of an access: positions in blocks and loops, outermost first, then 0 for a read and 1 for a write."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

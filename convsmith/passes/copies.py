@@ -1,4 +1,4 @@
-"""What the layouts of staged copies share: the reads that a copy replaces, and accesses of the copy."""
+"""Parts that the layouts of staged copies share: the reads that a copy replaces, and accesses of the copy."""
 
 from __future__ import annotations
 

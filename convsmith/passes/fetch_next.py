@@ -86,7 +86,7 @@ class _Part:
 
     @property
     def tiles(self) -> int:
-        """How many tiles run; 0 if that is unknown."""
+        """The number of tiles that run; 0 if that is unknown."""
         counts = [_count(site.loops) for site in self.sites]
         return sum(counts) if all(counts) and self.size > 0 else 0
 

@@ -97,12 +97,13 @@ _SIZES = TextForm(
 )  # fmt: skip
 
 _LOOP, _PLACE, _ARRAY = "loop", "place", "array"
-"""What an entry of a value names: a loop of the naive nest, one that may have the size of its cache tiles behind it, or
-an array of the statement.
+"""Kinds of things that an entry of a value names: a loop of the naive nest, one that may have the size of its
+cache tiles behind it, or an array of the statement.
 """
 Kind = Literal["word", "level", "tail", "scope", "scope at a loop", "layout", "copy"]
-"""Where a config keeps the value of a row: as a word of its own, as tiles of a level, as tails of the tiles of another
-level, as stagings in a scope (at a loop), as layouts of the stagings in another scope, or as a fact of all of these.
+"""Places in which a config keeps the value of a row: as a word of its own, as tiles of a level, as tails of the
+tiles of another level, as stagings in a scope (at a loop), as layouts of the stagings in another scope, or as a fact of
+all of these.
 """
 Machines = Literal["all", "groups", "vectors"]
 """The machines on which a row has an effect: all, those with groups of threads, or those without."""

@@ -108,8 +108,8 @@ class View:
 
 
 When = Literal["packing", "before", "loop", "main", "after"]
-"""When a statement runs: while an operand is packed; in each call, as the main statement or before or after it; or
-inside a loop of the main statement."""
+"""Times at which a statement runs: while an operand is packed; in each call, as the main statement or before or after
+it; or inside a loop of the main statement."""
 
 Finish = Literal["epilogue", "sum", "centred"]
 """The last step of a statement: the problem's epilogue, a conversion to the result's type, or a conversion after the

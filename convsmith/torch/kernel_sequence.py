@@ -69,7 +69,7 @@ class _Arena:
 
 
 class Placement(NamedTuple):
-    """Where values lie: `outside` in the tensor of a call at a position, `homes` at an offset of an arena of `nbytes`
+    """Places of values: `outside` in the tensor of a call at a position, `homes` at an offset of an arena of `nbytes`
     bytes.
     """
 

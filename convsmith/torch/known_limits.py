@@ -1,4 +1,4 @@
-"""Whether tensors on a GPU are within limits, known from call to call: the host has to wait for the GPU to look.
+"""Limits of tensors on a GPU, remembered from call to call: to look again, the host would have to wait for the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["KnownLimits"]
 
 
 class _Answer(NamedTuple):
-    """What was found out about a tensor, at a count of the writes to it and an address."""
+    """The last answer about a tensor, at a count of the writes to it and an address."""
 
     tensor: weakref.ref[Tensor]
     version: int

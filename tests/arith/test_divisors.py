@@ -1,4 +1,4 @@
-"""What `divisor_of` returns divides the index for all values of its variables."""
+"""The result of `divisor_of` divides the index for all values of its variables."""
 
 from __future__ import annotations
 

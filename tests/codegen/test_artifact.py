@@ -56,7 +56,7 @@ def test_round_trip(code: bytes) -> None:
 
 
 def test_launch_data_survives_the_file() -> None:
-    """How entries are started, where arguments lie, values of sizes, permissions: also what this machine cannot run."""
+    """The start of entries, places of arguments, values of sizes, permissions: also of code for other machines."""
     src = dataclasses.replace(make().entries["main"].arguments[0], memory="device")
     size = dataclasses.replace(size_argument("ih"), value=-(1 << 40))
     grid = Launch("grid", runtime="device", grid=(7, 5, 1), group=(64, 2, 1), shared=4096)

@@ -53,7 +53,7 @@ def test_conditions(text: str) -> None:
 
 
 def test_the_interpreter_is_right() -> None:
-    """What the others are compared with is what Python computes."""
+    """The implementation that others are compared with computes as Python does."""
     for text in INDICES:
         kernel = parse_kernel(f"kernel k(a: f32[64], d: f32[300])\n  for i in -7 .. 8:\n    for j in -4 .. 5:\n"
                               f"      d[i * 9 + j + 70] = a[{text} + 30]\n")  # fmt: skip

@@ -56,7 +56,7 @@ def test_the_symbols_of_an_object() -> None:
 
 
 def run_in_node(module: bytes, script: str, folder: Path, instance: bool = True) -> str:
-    """What a script prints that has a module and its instance, with `outside` as the function that doubles."""
+    """The output of a script that has a module and its instance, with `outside` as the function that doubles."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no Node")

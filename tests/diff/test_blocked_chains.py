@@ -143,7 +143,7 @@ def test_pads_and_strides_are_parameters(kind: str, splits: tuple[int, int], rin
 
 
 def loads(problem: Problem, made: Callable[[KernelSchedule], None], array: str) -> Counter[int]:
-    """How often a kernel loads each element of an array, by its offset."""
+    """The number of times that a kernel loads each element of an array, by its offset."""
     found: Counter[int] = Counter()
 
     class Counted(np.ndarray):

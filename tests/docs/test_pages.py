@@ -1,4 +1,4 @@
-"""What the documentation shows is what its commands print now, and its Python runs.
+"""The documentation shows the output that its commands print now, and its Python runs.
 
 `python docs/update.py` brings the pages up to date.
 """
@@ -97,11 +97,11 @@ def test_the_source_map_names_what_there_is() -> None:
 
 SOURCE_MAP = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"`test_\w+(\.py|\[[\w-]+\])?`|`tests/|docstring|kinds? `|`convsmith ")
-"""What can show a row: a test, a file or folder of tests, a docstring, kinds of kernels that tests run, a command."""
+"""Things that can show a row: a test, a file or folder of tests, a docstring, kinds of kernels of tests, a command."""
 
 
 def rows_of_the_source_map() -> list[tuple[str, str, str]]:
-    """What each document says, where it is here, and what shows it."""
+    """The sentences of each document, their places here, and the tests or commands that show them."""
     cells = [row[2:-1].split(" | ") for row in SOURCE_MAP.splitlines() if row.startswith("| ")]
     return [(x[0], x[1], x[2]) for x in cells if len(x) == 3 and x[0] != "the document says"]
 

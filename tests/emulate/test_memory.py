@@ -1,4 +1,4 @@
-"""What an emulator is given of a call: which memory an entry writes, and which holds nothing yet."""
+"""Facts of a call that an emulator is given: the memory that an entry writes, and the memory that holds nothing yet."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_the_check_names_what_is_wrong(tmp_path: Path) -> None:
     loaded, places, sizes = called(library)
 
     def message(**changes: tuple[int, int]) -> str:
-        """What the check says when parameters have other addresses and bytes."""
+        """The answer of the check when parameters have other addresses and bytes."""
         words = []
         for name, place, size in zip(names, places, sizes):
             at, nbytes = changes.get(name, (0, 0))

@@ -85,7 +85,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What names the mutant as long as its function stays as it is, wherever its lines are."""
+        """A name of the mutant that holds as long as its function stays as it is, wherever its lines are."""
         return self.file, self.site.function, _line(self.site.old), _line(self.site.new)
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said: `test` is the first one that failed; without one they passed, or took too long."""
+    """The verdict of the tests: `test` is the first one that failed; without one they passed, or took too long."""
 
     mutant: Mutant
     test: str = ""
@@ -177,7 +177,7 @@ def reach_of(
 
 
 def outcome(mutant: Mutant, tests: Sequence[str], seconds: float) -> Outcome:
-    """What tests say with the mutant in a copy of the package; they take so many seconds without it."""
+    """Return the verdict of tests on the mutant in a copy of the package; without the mutant they take ``seconds``."""
     if not tests:
         return Outcome(mutant)
     limit = START + SLOWER * seconds
@@ -211,7 +211,7 @@ def outcomes(drawn: Sequence[Mutant], jobs: int) -> list[Outcome]:
 
 
 def summary(found: Sequence[Outcome]) -> str:
-    """How many mutants the tests catch, by package."""
+    """The number of mutants that the tests catch, by package."""
     lines = []
     for package in sorted({x.mutant.file.partition("/")[0] for x in found}):
         own = [x for x in found if x.mutant.file.startswith(f"{package}/")]

@@ -64,7 +64,7 @@ def _is_expression(text: str) -> bool:
 
 @dataclass(frozen=True)
 class FileReach:
-    """What the tests of one file reach: tests by place (`""` outside of tests), and seconds of each test."""
+    """The lines that the tests of one file reach: tests by place (`""` outside of tests), and seconds of each test."""
 
     places: Mapping[int, frozenset[str]]
     seconds: Mapping[str, float]

@@ -125,7 +125,7 @@ def stations(line: str, words: str) -> dict[str, Kernel]:
 
 
 def mnemonics(line: str, words: str) -> str:
-    """How often each instruction stands in the assembly of each tile function."""
+    """The number of times that each instruction stands in the assembly of each tile function."""
     low, target = lowered(line, words)
     text = low.text
     assembly = llvm_bind.assembly(text, target.triple, target.cpu, target.features)

@@ -1,4 +1,4 @@
-"""What each statement does, and every way in which a kernel may go wrong."""
+"""The effect of each statement, and every way in which a kernel may go wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each value means: types, lanes, rounding, and what is not a number."""
+"""The meaning of each value: types, lanes, rounding, and what is not a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is within a bound: the ends of an interval, what has none, and what a step makes of them."""
+"""Values within a bound: the ends of an interval, intervals without one, and the effect of a step on them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(autouse=True)
 def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured is nobody's concern here."""
+    """The measured times do not matter here."""
     monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
 
 

@@ -16,7 +16,7 @@ from convsmith.torch.profiling import profile, with_function  # noqa: E402  # it
 
 @pytest.fixture(autouse=True)
 def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured is nobody's concern here."""
+    """The measured times do not matter here."""
     monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
     monkeypatch.setattr("convsmith.torch.profiling._TRIAL_SECONDS", 1e-4)
 

@@ -38,7 +38,7 @@ def _check(model: Any) -> cs.Network:
 
 
 def _copied(net: cs.Network) -> list[str]:
-    """What runs for the concatenations of a network: "part" for each part that is copied, or "whole"."""
+    """The steps that run for the concatenations of a network: "part" for each part that is copied, or "whole"."""
     steps = [step for step in net.image.steps if step.names[-1].startswith("Concat")]
     return ["whole" if step.work.startswith("Concat") else "part" for step in steps]
 

@@ -1,4 +1,4 @@
-"""What the page about a network says: memory over the steps, why steps are apart, bounds and gains."""
+"""The page about a network: memory over the steps, why steps are apart, bounds and gains."""
 
 from __future__ import annotations
 

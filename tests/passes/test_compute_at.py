@@ -103,7 +103,7 @@ def test_random_nests_keep_every_value(case: Nests, loop: str, rolling: bool) ->
 
 
 def stores(s: Stmt, buffer: str, at: dict[Var, int]) -> int:
-    """How often a run stores to the buffer."""
+    """The number of times that a run stores to the buffer."""
     if isinstance(s, For):
         lo, hi = int(substitute(s.lo, places(at))), int(substitute(s.hi, places(at)))
         return sum(stores(s.body, buffer, {**at, s.var: n}) for n in range(lo, hi))

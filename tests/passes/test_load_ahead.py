@@ -48,7 +48,7 @@ def product(steps: int = 8, terms: int = 2) -> Kernel:
 
 
 def waits_in(kernel: Kernel, loop: str) -> list[int]:
-    """How many groups of copies may be on their way after each wait in a loop."""
+    """The number of groups of copies that may be on their way after each wait in a loop."""
     found = [x for x in loops_of(kernel.body) if x.var.name == loop]
     return [x.pending for loop in found for x in statements_of(loop.body) if isinstance(x, Wait)]
 

@@ -92,7 +92,7 @@ def test_a_buffer_that_one_statement_reads_and_another_fills_is_kept() -> None:
 
 
 def test_a_buffer_lives_through_the_loop_that_accesses_it() -> None:
-    """What one iteration leaves in `x` another reads: `y` stands behind the last access of `x`, in one iteration."""
+    """Iterations read what earlier ones left in `x`: `y` stands behind the last access of `x`, in one iteration."""
     k = kernel("""
     alloc x: f32[8] @cache:
       for i in 0 .. 8:

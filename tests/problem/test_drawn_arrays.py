@@ -1,4 +1,4 @@
-"""What random arrays hold: the operands of each kind of post-op, integers within limits, and unwritten memory."""
+"""The contents of random arrays: the operands of each kind of post-op, integers within limits, and unwritten memory."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def drawn_step(s: KernelSchedule, rng: random.Random) -> None:
 @pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize("scope", ["cache", "register"])
 def test_copies_are_filled_iterations_before_their_use(scope: str, unrolled: bool) -> None:
-    """What an iteration reads is copied ahead, to slots that are constant in rounds of iterations, or used in turn."""
+    """Elements of iterations are copied ahead, to slots that are constant in rounds of iterations, or used in turn."""
     problem = "mb1ic7ih4oc20oh4kh1ph0"
 
     def ahead(s: KernelSchedule) -> None:

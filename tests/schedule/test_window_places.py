@@ -1,4 +1,4 @@
-"""Where windows are copied: zeros that fill up the terms are written once, whatever loops around the copy run once."""
+"""Places of copied windows: zeros that fill up the terms are written once, whatever loops around the copy run once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a text decides: a whole config, or values of some fields."""
+"""Texts that decide a whole config, or values of some fields."""
 
 from __future__ import annotations
 

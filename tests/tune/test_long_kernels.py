@@ -89,7 +89,7 @@ WINDOWS = (
 @pytest.mark.parametrize("options", ["", "--dir=BWD_D ", "--dir=BWD_W ", "--deconv ", "--deconv --dir=BWD_D "])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_hundred_million_pixels(options: str, window: str) -> None:
-    """What a compilation visits does not grow with the extents."""
+    """The work of a compilation does not grow with the extents."""
     for tag in ("abx", "axb"):
         problem = parse_problem(f"{options}--stag={tag} --dtag={tag} {window.format(n=100_000_000, m=50_000_000)}")
         assert calls_of_choosing(problem, target("avx512"), 2) < CALLS

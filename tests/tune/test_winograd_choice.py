@@ -1,4 +1,4 @@
-"""When the default config is a transform, and what `accuracy` permits."""
+"""Problems whose default config is a transform, and the transforms that `accuracy` permits."""
 
 from __future__ import annotations
 

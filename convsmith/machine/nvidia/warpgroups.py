@@ -79,7 +79,7 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
 
 
 _MAJORS = ((False, False), (False, True), (True, True))
-"""Which factors are MN-major in a forward pass, in a backward pass by data, and in one by weights."""
+"""Flags of the two factors that are MN-major: in a forward pass, a backward pass by data, and one by weights."""
 _BYTES = (*((a, b) for a in ("s8", "u8") for b in ("s8", "u8")), *((a, b) for a in SMALL for b in SMALL))
 """Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with about 14 bits."""
 _OTHERS = (*_BYTES, ("f32", "f32"))

@@ -1,4 +1,4 @@
-"""What operators have in common: the arrays that they read, and nests over the elements of their results."""
+"""Parts that operators share: the arrays that they read, and nests over the elements of their results."""
 
 from __future__ import annotations
 

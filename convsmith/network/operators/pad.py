@@ -18,7 +18,7 @@ from convsmith.statement.operator import Loader, OperatorNests, result_array
 __all__ = ["MODES", "Pad"]
 
 MODES = ("constant", "edge", "reflect", "wrap")
-"""What the added elements are: a value, the nearest element, the elements mirrored at it, or those of the other end."""
+"""Sources of the added elements: a value, the nearest element, elements mirrored at it, or those of the other end."""
 
 
 @record(frozen=True)

@@ -34,8 +34,8 @@ _FOLLOWING = (_POINTWISE, _DEPTHWISE)
 
 
 class SuiteSpace(NamedTuple):
-    """What is drawn, and how it runs: on ``threads``, at the level ``target`` or the default one, and, if it
-    ``is_dynamic``, with batch and image sizes that are known at the call only.
+    """The options of drawn problems, and of their runs: on ``threads``, at the level ``target`` or the default one,
+    and, if it ``is_dynamic``, with batch and image sizes that are known at the call only.
 
     Each problem of a suite is drawn under each of the ``options``, ``directions``, ``layouts``, ``batches``, which
     replace its own, and ``following``, the second stages of chains.  ``work`` bounds the multiply-adds.
