@@ -1,21 +1,20 @@
-"""Quantised ONNX models as one function: times beside the same models of floats, and beside ONNX Runtime's.
+"""Quantised ONNX models as one function: times beside the same models of floats, and beside other libraries.
 
-Run: python benchmarks/onnx_int8.py [--threads 1] (needs the packages onnx and onnxruntime)
+Run: python benchmarks/onnx_int8.py [--threads 1] (needs the packages onnx and onnxruntime; openvino is a peer too)
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx_models import MODELS, RandomModel
+from onnx_networks import NETWORKS
+from onnx_peers import functions_of_libraries, threads_of, versions
 from report import Report
 
 import convsmith as cs
@@ -25,48 +24,20 @@ ROUNDS = 15
 _SAMPLES = 4
 
 
-def efficient_net() -> Any:
-    """EfficientNet-B0, with norms folded into its convolutions."""
-    m = RandomModel()
-
-    def swish(x: str) -> str:
-        return m.node("Mul", x, m.node("Sigmoid", x))
-
-    x, channels = swish(m.conv("x", 3, 32, 3, 2)), 32
-    rows = (
-        (1, 16, 3, 1, 1), (6, 24, 3, 2, 2), (6, 40, 5, 2, 2), (6, 80, 3, 3, 2), (6, 112, 5, 3, 1), (6, 192, 5, 4, 2),
-        (6, 320, 3, 1, 1),
-    )  # fmt: skip
-    for factor, out, k, blocks, first in rows:
-        for block in range(blocks):
-            stride, wide = 1 if block else first, channels * factor
-            y = x if factor == 1 else swish(m.conv(x, channels, wide, 1))
-            y = swish(m.conv(y, wide, wide, k, stride, wide))
-            few = channels // 4
-            gate = swish(m.conv(m.node("GlobalAveragePool", y), wide, few, 1))
-            y = m.conv(m.node("Mul", y, m.node("Sigmoid", m.conv(gate, few, wide, 1))), wide, out, 1)
-            x = m.node("Add", x, y) if stride == 1 and channels == out else y
-            channels = out
-    return m.classified(swish(m.conv(x, channels, 1280, 1)), 1280)
-
-
-NETWORKS: dict[str, Callable[[], Any]] = {**MODELS, "EfficientNet-B0": efficient_net}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Quantised ONNX models beside ONNX Runtime.")
-    parser.add_argument("--threads", type=int, default=1, help="threads of all (default: %(default)s)")
-    threads = parser.parse_args(arguments).threads
-    report = Report("onnx-int8", "Quantised ONNX models as one function, beside f32 and ONNX Runtime")
+    threads = threads_of("Quantised ONNX models beside floats and other libraries.", arguments)
+    report = Report("onnx-int8", "Quantised ONNX models as one function, beside f32 and other libraries")
     report.note(
         f"Batch 1, {threads} thread{'s' * (threads > 1)}, random weights. ONNX Runtime's `quantize_static` makes the "
-        "models (QDQ, u8 values, s8 weights with a scale for each channel), so that both run the same file. All run in "
-        "turn; a ratio is the time of ONNX Runtime's function on bytes, or of convsmith's on floats, divided by the "
+        "models (QDQ, u8 values, s8 weights with a scale for each channel), so that all run the same file. They run in "
+        "turn; a ratio is the time of a library's function on bytes, or of convsmith's on floats, divided by the "
         "time of convsmith's on bytes (above 1: convsmith's on bytes is faster). The last columns are the root mean "
         "square of an output's difference to that of the model of floats, as a part of its root mean square."
     )
     found = [_row(name, build(), threads) for name, build in NETWORKS.items()]
-    columns = ["model", "ms", "onnxruntime ms", "ratio", "f32 ms", "ratio to f32", "error", "onnxruntime error"]
+    peers = versions()
+    columns = ["model", "ms", *(f"{name} / ours" for name in [*peers, "f32"]), "error"]
+    columns += [f"error of {name}" for name in peers]
     report.table("Results", columns, [row for row, _ in found])
     report.data = {"runs": [run for _, run in found]}
     report.write()
@@ -104,29 +75,28 @@ def _row(name: str, model: Any, threads: int) -> tuple[list[str], dict[str, Any]
     samples = [rng.standard_normal(floats.inputs["x"]).astype(np.float32) for _ in range(_SAMPLES)]
     x, content = samples[0], _quantised(model, samples)
     net = cs.onnx.compile(content, threads=threads)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(content, options)
-    (expected,), (theirs,) = floats.run({"x": x}).values(), session.run(None, {"x": x})
+    libraries = functions_of_libraries(content, x, threads)
     results, plain = net.run({"x": x}), floats.run({"x": x})
-    (ours,) = results.values()
-    errors = [float(np.sqrt(np.square(y - expected).mean() / np.square(expected).mean())) for y in (ours, theirs)]
-    peers = {
-        "onnxruntime": lambda: session.run(None, {"x": x}), "f32": lambda: floats.run({"x": x, **plain}),
-    }  # fmt: skip
+    (ours,), (expected,) = results.values(), plain.values()
+    errors = [_error(y, expected) for y in (ours, *(function() for function in libraries.values()))]
+    peers = {**libraries, "f32": lambda: floats.run({"x": x, **plain})}
     made = measure(lambda: net.run({"x": x, **results}), 1.0, None, peers, ROUNDS, threads)
-    peer, own = made.peers["onnxruntime"], made.peers["f32"]
     row = [
-        name, f"{made.seconds.median * 1e3:.2f}", f"{peer.seconds.median * 1e3:.2f}", f"{peer.speedup.median:.2f}",
-        f"{own.seconds.median * 1e3:.2f}", f"{own.speedup.median:.2f}", *(f"{error:.3f}" for error in errors),
+        name, f"{made.seconds.median * 1e3:.2f}", *(f"{peer.speedup.median:.2f}" for peer in made.peers.values()),
+        *(f"{error:.3f}" for error in errors),
     ]  # fmt: skip
     print(" ".join(row), flush=True)
     run = {
-        "model": name, "threads": threads, "libraries": {"onnxruntime": onnxruntime.__version__},
-        "seconds": made.seconds.median, "onnxruntime": peer.seconds.median, "ratio": peer.speedup.median,
-        "f32": own.seconds.median, "ratio_f32": own.speedup.median, "errors": errors,
+        "model": name, "threads": threads, "libraries": versions(), "seconds": made.seconds.median,
+        "peers": {peer: time.seconds.median for peer, time in made.peers.items()},
+        "ratios": {peer: time.speedup.median for peer, time in made.peers.items()}, "errors": errors,
     }  # fmt: skip
     return row, run
+
+
+def _error(y: np.ndarray, expected: np.ndarray) -> float:
+    """Return the root mean square of the differences, as a part of that of the ``expected`` values."""
+    return float(np.sqrt(np.square(y - expected).mean() / np.square(expected).mean()))
 
 
 if __name__ == "__main__":

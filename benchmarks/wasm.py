@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx_models import MODELS
+from onnx_networks import NETWORKS
 from report import Report
 
 import convsmith as cs
@@ -120,7 +120,7 @@ def _networks(folder: Path, models: list[dict[str, Any]], packages: Packages, ro
 
 def _network(folder: Path, name: str) -> dict[str, Any]:
     """Export a network to a folder of its own, and return what the script needs to know of it."""
-    model = MODELS[name]()
+    model = NETWORKS[name]()
     graph = read_graph(model.SerializeToString())
     (x,) = graph.inputs
     made = export_for(graph, folder / name, "net", TARGETS[0])
