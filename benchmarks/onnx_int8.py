@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx_networks import NETWORKS
 from onnx_peers import functions_of_libraries, threads_of, versions
+from random_models import NETWORKS
 from report import Report
 
 import convsmith as cs

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx_networks import NETWORKS
 from onnx_peers import functions_of_libraries, threads_of, versions
+from random_models import NETWORKS
 from report import Report
 
 import convsmith as cs

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx_networks import NETWORKS
+from random_models import NETWORKS
 from report import Report
 
 import convsmith as cs
