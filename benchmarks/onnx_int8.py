@@ -75,10 +75,10 @@ def _row(name: str, model: Any, threads: int) -> tuple[list[str], dict[str, Any]
     samples = [rng.standard_normal(floats.inputs["x"]).astype(np.float32) for _ in range(_SAMPLES)]
     x, content = samples[0], _quantised(model, samples)
     net = cs.onnx.compile(content, threads=threads)
-    libraries = functions_of_libraries(content, x, threads)
+    libraries = functions_of_libraries(content, {"x": x}, threads)
     results, plain = net.run({"x": x}), floats.run({"x": x})
     (ours,), (expected,) = results.values(), plain.values()
-    errors = [_error(y, expected) for y in (ours, *(function() for function in libraries.values()))]
+    errors = [_error(y, expected) for y in (ours, *(function()[0] for function in libraries.values()))]
     peers = {**libraries, "f32": lambda: floats.run({"x": x, **plain})}
     made = measure(lambda: net.run({"x": x, **results}), 1.0, None, peers, ROUNDS, threads)
     row = [

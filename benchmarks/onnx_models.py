@@ -58,10 +58,10 @@ def _row(name: str, model: Any, threads: int) -> tuple[list[str], dict[str, Any]
     """Return a row of the table, and the numbers behind it."""
     net = cs.onnx.compile(model, threads=threads)
     x = np.random.default_rng(1).standard_normal(net.inputs["x"]).astype(np.float32)
-    libraries = functions_of_libraries(model.SerializeToString(), x, threads)
+    libraries = functions_of_libraries(model.SerializeToString(), {"x": x}, threads)
     results = net.run({"x": x})
     (ours,) = results.values()
-    theirs = next(iter(libraries.values()))()
+    (theirs,) = next(iter(libraries.values()))()
     error = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
     made = measure(lambda: net.run({"x": x, **results}), 1.0, None, libraries, ROUNDS, threads)
     with tempfile.TemporaryDirectory() as directory:

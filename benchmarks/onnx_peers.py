@@ -1,20 +1,23 @@
-"""Libraries that run ONNX models, for the benchmarks of whole models: each runs the same file on the same array.
+"""Libraries that run ONNX models, for the benchmarks of whole models: each runs the same file on the same arrays.
 
-    peers = functions_of_libraries(content, x, threads=1)
-    y = peers["onnxruntime"]()
+    peers = functions_of_libraries(content, {"x": x}, threads=1)
+    (y,) = peers["onnxruntime"]()
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-Function = Callable[[], Any]
+Content = bytes | Path
+"""A model: what a file holds, or the file, beside which further files may hold weights."""
+Function = Callable[[], Sequence[Any]]
 
 
 def threads_of(description: str, arguments: Sequence[str] | None) -> int:
@@ -24,40 +27,43 @@ def threads_of(description: str, arguments: Sequence[str] | None) -> int:
     return int(parser.parse_args(arguments).threads)
 
 
-def functions_of_libraries(content: bytes, x: np.ndarray, threads: int) -> dict[str, Function]:
-    """Return functions that compute the one output of the model for ``x``, by the names of the installed libraries."""
-    return {name: make(content, x, threads) for name, make in _LIBRARIES.items() if find_spec(name)}
+def functions_of_libraries(content: Content, inputs: Mapping[str, np.ndarray], threads: int) -> dict[str, Function]:
+    """Return functions that compute the outputs of a model, by the names of the installed libraries."""
+    return {name: make(content, inputs, threads) for name, make in LIBRARIES.items() if find_spec(name)}
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed libraries."""
-    return {name: str(import_module(name).__version__) for name in _LIBRARIES if find_spec(name)}
+    return {name: str(import_module(name).__version__) for name in LIBRARIES if find_spec(name)}
 
 
-def _onnxruntime(content: bytes, x: np.ndarray, threads: int) -> Function:
+def _onnxruntime(content: Content, inputs: Mapping[str, np.ndarray], threads: int) -> Function:
     import onnxruntime as library
 
     options = library.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = library.InferenceSession(content, options)
-    return lambda: session.run(None, {"x": x})[0]
+    return lambda: list(session.run(None, dict(inputs)))
 
 
-def _openvino(content: bytes, x: np.ndarray, threads: int) -> Function:
+def _openvino(content: Content, inputs: Mapping[str, np.ndarray], threads: int) -> Function:
     import openvino as library
 
     core = library.Core()
     options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    request = core.compile_model(core.read_model(content), "CPU", options).create_infer_request()
-    request.set_input_tensor(library.Tensor(x, shared_memory=True))
+    compiled = core.compile_model(core.read_model(content), "CPU", options)
+    request = compiled.create_infer_request()
+    for name, x in inputs.items():
+        request.set_tensor(name, library.Tensor(x, shared_memory=True))
 
-    def run() -> Any:
+    def run() -> Sequence[Any]:
         request.infer()
-        return request.get_output_tensor().data
+        return [request.get_tensor(port).data for port in compiled.outputs]
 
     return run
 
 
-_LIBRARIES: dict[str, Callable[[bytes, np.ndarray, int], Function]] = {
+LIBRARIES: dict[str, Callable[[Content, Mapping[str, np.ndarray], int], Function]] = {
     "onnxruntime": _onnxruntime, "openvino": _openvino,
 }  # fmt: skip
+"""Functions that make a function of a model, its inputs and a number of threads, by library."""

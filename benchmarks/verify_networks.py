@@ -120,7 +120,7 @@ def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
         try:
             with torch.inference_mode():
                 results, facts = WAYS[way](name, model, inputs, kept)
-            row[way] = {"error": _difference(results, expected), **facts}
+            row[way] = {"error": difference(results, expected), **facts}
         except Exception as error:  # a package's, or ours: the row says which
             row[way] = {"why": f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON]}
         row[way]["seconds"] = round(time.perf_counter() - start, 2)
@@ -131,7 +131,7 @@ def _arrays(results: Any) -> list[Any]:
     return [x.numpy() for x in (results if isinstance(results, tuple | list) else (results,))]
 
 
-def _difference(results: Sequence[Any], expected: Sequence[Any]) -> float:
+def difference(results: Sequence[Any], expected: Sequence[Any]) -> float:
     """Return the largest difference to the expected arrays, as a part of their largest elements."""
     import numpy as np
 
@@ -161,10 +161,10 @@ def _as_graph(name: str, model: Any, inputs: Sequence[Any], kept: str | None) ->
     import convsmith.torch as ct
 
     net = ct.compile(model, tuple(inputs), threads=1)
-    return _arrays(net(*map(_narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
+    return _arrays(net(*map(narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
 
 
-def _narrowed(x: Any) -> Any:
+def narrowed(x: Any) -> Any:
     """Return whole numbers of 64 bits in 32, as networks take them."""
     return x if x.is_floating_point() else x.int()
 
@@ -173,22 +173,24 @@ def _by_onnx(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> 
     import convsmith as cs
 
     with TemporaryDirectory() as made:
-        file = Path(kept or made) / f"{name.replace(' ', '-')}.onnx"
-        if not file.exists():
-            _export(model, inputs, file)
+        file = exported(name, model, inputs, Path(kept or made))
         net = cs.onnx.compile(file, threads=1)
-    results = net(*(_narrowed(x).numpy() for x in inputs))
+    results = net(*(narrowed(x).numpy() for x in inputs))
     return list(results) if isinstance(results, tuple) else [results], {
         "steps": len(net.image.steps), "workspace": net.workspace,
     }  # fmt: skip
 
 
-def _export(model: Any, inputs: Sequence[Any], file: Path) -> None:
+def exported(name: str, model: Any, inputs: Sequence[Any], folder: Path) -> Path:
+    """Return the file of a network's ONNX model in a ``folder``, which is written if it is not there."""
     import torch
 
-    program = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
-    assert program is not None
-    program.save(file)
+    file = folder / f"{name.replace(' ', '-')}.onnx"
+    if not file.exists():
+        program = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
+        assert program is not None
+        program.save(file)
+    return file
 
 
 WAYS: dict[str, Callable[..., tuple[list[Any], Row]]] = {
