@@ -1,5 +1,6 @@
 // Runs calls of a module on an image of memory, and writes the memory back.
 // Arguments: the module, the library of functions that it may import, the image, the address of the page of numbers.
+// With the module alone, it writes the result of its function `probe`.
 import { readFileSync, writeFileSync } from "node:fs";
 import { setFlagsFromString } from "node:v8";
 
@@ -11,6 +12,11 @@ const RELAXED = new Uint8Array([
 if (!WebAssembly.validate(RELAXED)) setFlagsFromString("--experimental-wasm-relaxed-simd");
 
 const [module, library, file, page] = process.argv.slice(2);
+if (library === undefined) {
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(readFileSync(module)));
+  console.log(exports.probe());
+  process.exit();
+}
 const image = readFileSync(file);
 const memory = new WebAssembly.Memory({ initial: Math.ceil(image.length / 65536) });
 const bytes = new Uint8Array(memory.buffer);

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from convsmith.diag.record import record
 from convsmith.emulate.image import PAGE, START, START_SIZE, Image
 from convsmith.emulate.processor import POISON, PlacedCode, ProcessorEmulator
 from convsmith.emulate.processors import Fault
+from convsmith.emulate.wasm_probe import probe_module
 from convsmith.machine.wasm.levels import LEVELS
 
 __all__ = ["ENGINES", "WEB_ASSEMBLY", "ModuleCode", "WebAssembly", "library", "memory_of"]
@@ -57,7 +58,7 @@ class WebAssembly(ProcessorEmulator):
 
     @property
     def processors(self) -> Mapping[str, frozenset[str]]:
-        return {self._chosen: frozenset(LEVELS[0].needs)}
+        return {self._chosen: _features(self)}
 
     @property
     def page(self) -> int:
@@ -98,6 +99,42 @@ class WebAssembly(ProcessorEmulator):
 
 
 WEB_ASSEMBLY = WebAssembly()
+
+
+def _features(engine: WebAssembly) -> frozenset[str]:
+    """Return the features of an engine: an installed one has those of each level whose products it computes."""
+    chosen = engine.name
+    return _features_of(chosen, engine.program())
+
+
+@cache
+def _features_of(engine: str, program: str) -> frozenset[str]:
+    accepts = partial(_accepts_in_node, program) if engine == ENGINES[0] else _accepts_in_wasmtime
+    return frozenset(LEVELS[-1].needs).union(*(x.needs for x in LEVELS[:-1] if accepts(probe_module(x))))
+
+
+def _accepts_in_node(node: str, module: bytes) -> bool:
+    """Return whether Node computes the products of a level."""
+    with tempfile.TemporaryDirectory(prefix="convsmith-wasm-") as directory:
+        path = Path(directory) / "probe"
+        path.write_bytes(module)
+        command = [node, str(_STARTUP), str(path)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
+    return done.stdout.strip() == "1"
+
+
+def _accepts_in_wasmtime(module: bytes) -> bool:
+    """Return whether wasmtime computes the products of a level."""
+    store = _store()
+    with import_lock:
+        import wasmtime
+
+    try:
+        own = wasmtime.Instance(store, wasmtime.Module(store.engine, module), [])
+    except wasmtime.WasmtimeError:
+        return False
+    probe: Any = own.exports(store)["probe"]
+    return bool(probe(store) == 1)
 
 
 class ModuleCode:
@@ -167,14 +204,22 @@ def _in_node(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fault:
         return (folder / "memory").read_bytes()
 
 
-def _in_wasmtime(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fault:
-    """Return the memory after the calls of an image in wasmtime."""
+def _store() -> Any:
+    """Return a new store of wasmtime, with relaxed SIMD."""
     with import_lock:
         import wasmtime
 
     config = wasmtime.Config()
     config.wasm_relaxed_simd = True
-    store = wasmtime.Store(wasmtime.Engine(config))
+    return wasmtime.Store(wasmtime.Engine(config))
+
+
+def _in_wasmtime(engine: WebAssembly, image: Image, memory: bytes) -> bytes | Fault:
+    """Return the memory after the calls of an image in wasmtime."""
+    with import_lock:
+        import wasmtime
+
+    store = _store()
     pages = wasmtime.Limits(-(-len(memory) // PAGE_BYTES), None)
     own = wasmtime.Memory(store, wasmtime.MemoryType(pages))
     linker = wasmtime.Linker(store.engine)

@@ -31,6 +31,7 @@ from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.emulate.browser import opened_page
 from convsmith.emulate.wasm_memory import placed_kernel
+from convsmith.emulate.wasm_probe import probe_module
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import strided, to_layout
 from convsmith.machine.base import Machine
@@ -225,7 +226,7 @@ def _write_plan(
     kernel = placed_kernel(artifact, physical)
     files = {
         "module.wasm": kernel.module, "library.wasm": kernel.library, "memory": kernel.memory,
-        "probe.wasm": peak_loop(target)[0],
+        "probe.wasm": probe_module(target), "peak.wasm": peak_loop(target)[0],
     }  # fmt: skip
     results = []
     for n, tensor in enumerate(problem.outputs):
@@ -236,11 +237,11 @@ def _write_plan(
         "module": "module.wasm", "library": "library.wasm", "memory": "memory", "stack": kernel.stack,
         "packs": kernel.packs, "steps": kernel.steps, "rounds": rounds, "milliseconds": _MILLISECONDS,
         "source": _view(kernel.places[source.name], physical[source.name]), "results": results,
-        "probe": "probe.wasm", "peers": {},
+        "probe": "probe.wasm", "level": target.name, "peers": {},
     }  # fmt: skip
     types_of_peak = peak_types(problem, target)
     if types_of_peak is not None and set(types_of_peak) == {"f32"}:
-        plan["peak"] = {"module": "probe.wasm", "operations": peak_loop(target)[1]}
+        plan["peak"] = {"module": "peak.wasm", "operations": peak_loop(target)[1]}
     missing = {}
     for name in peers:
         try:

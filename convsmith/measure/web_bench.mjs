@@ -113,8 +113,15 @@ export async function alternate(subjects, rounds, milliseconds, warming = WARMIN
   return times;
 }
 
+/** Returns whether the engine has the instructions of a level, and computes the products that it specifies. */
+async function computes(probe) {
+  return WebAssembly.validate(probe) && (await WebAssembly.instantiate(probe)).instance.exports.probe() === 1;
+}
+
 /** Returns the times of a plan, the reasons why libraries are missing, and what differs in the kernel's result. */
 export async function measure(plan, read, library) {
+  if (!(await computes(await read(plan.probe))))
+    return { error: `it does not compute the products of ${plan.level}` };
   const { wrong, subjects } = await kernel(plan, read);
   const missing = {};
   for (const [name, own] of Object.entries(plan.peers))

@@ -1,15 +1,15 @@
 """`export_web`: a network as modules of WebAssembly, with a module of JavaScript that loads and runs them.
 
 A module has one memory, in which everything has a fixed address: the stacks, weights, the workspace, inputs, outputs.
-Its only function, `run`, has no parameters. Where the machine has an alternative, there is a module for each of both;
+Its only function, `run`, has no parameters. Where the machine has alternatives, there is a module for each of them;
 where kernels have several threads, each of these has a variant whose memory threads share, and one for a single thread.
-An engine loads the first module that it accepts; all read the same weights.
+An engine loads the first module whose products it computes; all read the same weights.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import accumulate, product
 from typing import NamedTuple
@@ -44,6 +44,8 @@ __all__ = ["WEIGHTS_PLACES", "export_web"]
 WEIGHTS_PLACES = ("beside", "inside")
 """Places of weights: a file of their own, or data of each module."""
 _RUN = "run"
+_TITLES = {"relaxed-simd": ".relaxed", "simd128": ".plain"}
+"""What the names of files say of alternatives of a machine, by the last feature that these need."""
 _PARALLEL = "convsmith_parallel"
 """The function that a module whose memory threads share imports: it runs the parts of a kernel."""
 _STACK = PAGE_BYTES
@@ -79,14 +81,15 @@ def export_web(
         )
     own, target = check_name(name), program.target
     layout = _layout(program)
-    machines = {"": target} | ({".plain": target.alternative} if target.alternative is not None else {})
+    first, *others = _with_alternatives(target)
+    machines = {"": first, **{_TITLES[x.needs[-1]]: x for x in others}}
     sharing = (True, False) if program.threads > 1 else (False,)
     modules, contents = [], {}
     for is_shared, (title, machine) in product(sharing, machines.items()):
         made = _module(program, machine, layout, weights == "inside", is_shared)
         file = f"{own}{title}{'.threads' * is_shared}.wasm"
         contents[file] = made.code
-        needs = machine if machine is not list(machines.values())[-1] else None
+        needs = machine if machine.alternative is not None else None
         modules.append(WebModule(file, needs, made.pages if is_shared else 0))
     is_beside = weights == "beside" and bool(program.weights.size)
     if is_beside:
@@ -102,6 +105,14 @@ def export_web(
     contents |= {file: text.encode() for file, text in texts.items()}
     paths = write_files(directory, contents)
     return ExportedNetwork(own, paths[0].parent, paths[0].parent / f"{own}.js", paths[0], paths, program.workspace)
+
+
+def _with_alternatives(target: Machine) -> Iterator[Machine]:
+    """Yield a machine, and those that run its kernels with fewer features."""
+    machine: Machine | None = target
+    while machine is not None:
+        yield machine
+        machine = machine.alternative
 
 
 def _layout(program: NetworkProgram) -> _Layout:

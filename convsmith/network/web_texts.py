@@ -9,11 +9,10 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from convsmith.codegen import llvm_bind
-from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
+from convsmith.emulate.wasm_probe import probe_module
 from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
 from convsmith.network.c_texts import compared_places
@@ -76,7 +75,7 @@ def module_text(own: WebNetwork) -> str:
             f"{', '.join(_ARRAYS)}",
             code="types",
         )
-    probes = {id(m.needs): _probe(m.needs) for m in own.modules if m.needs is not None}
+    probes = {id(m.needs): base64.b64encode(probe_module(m.needs)).decode() for m in own.modules if m.needs is not None}
     modules = [
         {"file": m.file} | ({"probe": probes[id(m.needs)]} if m.needs is not None else {})
         | ({"pages": m.pages} if m.pages else {})
@@ -128,20 +127,6 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 def _tensors(values: Sequence[NetworkValue]) -> str:
     lines = [f"  {json.dumps(x.name)}: {json.dumps({'type': x.type, 'shape': list(x.shape)})},\n" for x in values]
     return f"{{\n{''.join(lines)}}}"
-
-
-def _probe(machine: Machine) -> str:
-    """Return a module with one multiply-add of a machine, in base 64."""
-    row = next(row for row in machine.instructions if set(row.needs) == set(machine.needs))
-    types = [f"<{x.size} x float>" if x.dtype == "f32" else f"<{x.size} x i8>" for x in row.operands]
-    given = ", ".join(f"{t} %{x.name}" for t, x in zip(types, row.operands))
-    lines = row.llvm.format(c="%c", a="%a", b="%b")
-    text = (
-        f'target triple = "{machine.triple}"\n{row.declare}\n'
-        f"define {types[0]} @probe({given}) {{\n  %x = {lines}\n  ret {types[0]} %x\n}}\n"
-    )
-    code = llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
-    return base64.b64encode(wasm_module(code, ("probe",), ModuleMemory(0, PAGE_BYTES, 1))).decode()
 
 
 def declarations_text(own: WebNetwork) -> str:

@@ -51,6 +51,15 @@ def packages(folder: Path, result: str) -> Path:
     return folder
 
 
+def test_an_engine_that_lacks_the_products_of_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe of another level, whose products are none, stands for that of an engine without them."""
+    empty = b"\0asm\1\0\0\0"
+    monkeypatch.setattr("convsmith.measure.web.probe_module", lambda level: empty[:-1])
+    result = run("bench", LINE, *FAST)
+    assert "ended without times: it does not compute the products of wasm32+relaxed" in result.stderr
+    assert result.exit_code == 1
+
+
 @pytest.mark.parametrize("problem", [LINE, f"--dt=u8:s8:s32 {LINE}", f"--dt=bf16 {LINE}", f"--dir=FWD_B {LINE}"])
 def test_a_kernel_is_verified_and_timed(problem: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

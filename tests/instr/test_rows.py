@@ -29,6 +29,18 @@ ROWS = [
 ]  # fmt: skip
 
 
+def alternatives(target: Machine | None) -> list[Machine]:
+    """The machines that run the kernels of a target with fewer features."""
+    other = target.alternative if target is not None else None
+    return [] if other is None else [other, *alternatives(other)]
+
+
+ALTERNATIVES = [
+    pytest.param(x, row, id=f"{t.name}-{x.needs[-1]}-{row.name}")
+    for t in TARGETS for x in alternatives(t) for row in x.instructions if row.terms > 1
+]  # fmt: skip
+
+
 SHUFFLING = {
     "x86_64": ("v?p(insr|extr)|movzb|movb", "unpck|v(perm|p?shuf|insert|broadcast|p?blend)"),
     "aarch64": ("[us]mov|ins|dup", "zip|uzp|trn|ext|tbl|rev|st2"),
@@ -208,7 +220,7 @@ def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("target, row", ROWS)
+@pytest.mark.parametrize("target, row", [*ROWS, *ALTERNATIVES])
 def test_machine_computes_the_specification(target: Machine, row: Instruction) -> None:
     arguments = tuple(
         buffer_argument(b, "inout" if b.name == "c" else "in")

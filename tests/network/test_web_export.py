@@ -23,6 +23,7 @@ from emulated import skip_without_emulator
 from exported import run, tool
 from headless import headless_browser
 from onnx_networks import NetworkBuilder, mobile_net, u_net
+from quantised_networks import exact_net
 
 import convsmith as cs
 from convsmith.cli.main import main
@@ -69,6 +70,29 @@ def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_
     assert (folder / "net.plain.wasm").exists() is (name == RELAXED)
     assert (folder / "net.threads.wasm").exists() is (threads > 1)
     run(tool("node"), "--test", folder / "net.test.mjs")
+
+
+def test_modules_of_all_alternatives_compute_the_same(tmp_path: Path) -> None:
+    """Bytes are equal whatever an engine multiplies them with, and it loads a module whose products it computes."""
+    folder = exported(exact_net("u8"), tmp_path, "wasm32+dot_u8")
+    files = ["net.wasm", "net.relaxed.wasm", "net.plain.wasm"]
+    assert {path.name for path in folder.glob("*.wasm")} == {*files}
+    run(tool("node"), "--test", folder / "net.test.mjs")
+    script = """
+    import { setFlagsFromString } from "node:v8";
+    setFlagsFromString("--experimental-wasm-relaxed-simd");
+    const results = [];
+    for (const file of FILES) {
+      const net = await own.load({ module: new URL(file, import.meta.url) });
+      const [name] = Object.keys(own.inputs);
+      const size = own.inputs[name].shape.reduce((n, size) => n * size);
+      results.push(net.run({ [name]: Float32Array.from({ length: size }, (_, n) => (n * 7) % 41 - 20) }));
+    }
+    console.log(JSON.stringify([own.moduleFile(), ...results]));
+    """
+    chosen, first, *others = node(folder, script.replace("FILES", json.dumps(files)))
+    assert chosen == "net.wasm" and others == [first] * 2
+    assert any(len({*y.values()}) > 4 for y in first.values()), "the test would not notice faults"
 
 
 def test_the_test_fails_with_other_results(folder: Path, tmp_path: Path) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from convsmith.ir.instruction import Instruction
-from convsmith.machine.base import multiply_add
+from convsmith.machine.base import dot, multiply_add
 from convsmith.machine.rows import LLVM_TYPES, pairs_of_words
 
 SIMD = ("simd128",)
 RELAXED = (*SIMD, "relaxed-simd")
+UNSIGNED_DOTS = (*RELAXED, "dot-u8")
+"""Features of engines whose relaxed products of bytes are those of s8 and u8, added up without saturation. LLVM knows
+no such feature: engines show it when they multiply.
+"""
 _DOT = "llvm.wasm.dot"
+_RELAXED_DOT = "llvm.wasm.relaxed.dot.i8x16.i7x16.add.signed"
+_BYTES, _WORDS, _SUMS = "<16 x i8>", "<8 x i16>", "<4 x i32>"
 
 
 def _multiply_add(type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...], mnemonic: str) -> Instruction:
@@ -36,4 +42,56 @@ BYTES = (
     pairs_of_words("i32x4.dot_i16x8_s", "s8", "s8", 4, _DOT, SIMD, adds=False),
     pairs_of_words("i32x4.dot_i16x8_s", "u8", "u8", 4, _DOT, SIMD, adds=False),
 )
-"""Products of bytes, which have 16 bits. Relaxed products of bytes are no rows: their second factor has seven bits."""
+"""Products of bytes, which have 16 bits."""
+
+
+def _fours(needs: tuple[str, ...], mnemonic: str, declare: str, *steps: str) -> Instruction:
+    """Return the row that adds four products of u8 and s8 to each sum by ``steps``. Rows of all levels have the same
+    name.
+    """
+    return dot("dot_u8_s8", 4, 4, ("u8", "s8", "s32"), "\n".join(steps), declare, needs, mnemonic)
+
+
+def _relaxed_dot(s8: str, u7: str, sums: str) -> str:
+    """Return the call that adds products to ``sums``; engines agree on it where the second factor is below 128."""
+    return f"call {_SUMS} @{_RELAXED_DOT}({_BYTES} {s8}, {_BYTES} {u7}, {_SUMS} {sums})"
+
+
+_DECLARE = f"declare {_SUMS} @{_RELAXED_DOT}({_BYTES}, {_BYTES}, {_SUMS})"
+FOURS = (
+    _fours(UNSIGNED_DOTS, "i32x4.relaxed_dot_i8x16_i7x16_add_s", _DECLARE, _relaxed_dot("{b}", "{a}", "{c}")),
+)  # fmt: skip
+"""Relaxed products of bytes whose second factor has eight bits."""
+
+
+def _high_bits() -> tuple[str, ...]:
+    """Return the steps that multiply the lower seven bits of a factor, and half of its upper bit twice."""
+    return (
+        f"and {_BYTES} {{a}}, splat (i8 127)", f"icmp slt {_BYTES} {{a}}, zeroinitializer",
+        f"select <16 x i1> {{1}}, {_BYTES} splat (i8 64), {_BYTES} zeroinitializer",
+        _relaxed_dot("{b}", "{0}", "{c}"), _relaxed_dot("{b}", "{2}", "{3}"), _relaxed_dot("{b}", "{2}", "{4}"),
+    )  # fmt: skip
+
+
+def _words_of_fours() -> tuple[str, ...]:
+    """Return the steps that multiply bytes as words, add up pairs, and then pairs of these."""
+    steps: list[str] = []
+    for half in range(2):
+        places = ", ".join(f"i32 {8 * half + n}" for n in range(8))
+        at = len(steps)
+        for extend, name in (("zext", "a"), ("sext", "b")):
+            steps.append(f"shufflevector {_BYTES} {{{name}}}, {_BYTES} poison, <8 x i32> <{places}>")
+            steps.append(f"{extend} <8 x i8> {{{len(steps) - 1}}} to {_WORDS}")
+        steps.append(f"call {_SUMS} @{_DOT}({_WORDS} {{{at + 1}}}, {_WORDS} {{{at + 3}}})")
+    for first in range(2):
+        places = ", ".join(f"i32 {first + 2 * n}" for n in range(4))
+        steps.append(f"shufflevector {_SUMS} {{4}}, {_SUMS} {{9}}, <4 x i32> <{places}>")
+    return (*steps, f"add {_SUMS} {{10}}, {{11}}", f"add {_SUMS} {{c}}, {{12}}")
+
+
+FOURS_OF_SEVEN_BITS = (_fours(RELAXED, "i32x4.relaxed_dot_i8x16_i7x16_add_s", _DECLARE, *_high_bits()),)
+"""The same by relaxed products whose second factors have seven bits, which all engines with relaxed SIMD compute."""
+FOURS_OF_WORDS = (
+    _fours(SIMD, "i32x4.dot_i16x8_s", f"declare {_SUMS} @{_DOT}({_WORDS}, {_WORDS})", *_words_of_fours()),
+)  # fmt: skip
+"""The same by products of words, which all engines compute."""

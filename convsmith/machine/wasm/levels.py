@@ -1,4 +1,4 @@
-"""Levels of WebAssembly, highest first; each includes the rows of the level below it."""
+"""Levels of WebAssembly, highest first; each runs on engines that run the levels above it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
 from convsmith.machine.transpositions import Transpositions
-from convsmith.machine.wasm.instructions import BYTES, FUSED, RELAXED, SEPARATE, SIMD
+from convsmith.machine.wasm.instructions import (
+    BYTES,
+    FOURS,
+    FOURS_OF_SEVEN_BITS,
+    FOURS_OF_WORDS,
+    FUSED,
+    RELAXED,
+    SEPARATE,
+    SIMD,
+    UNSIGNED_DOTS,
+)
 
 TRIPLE = "wasm32-unknown-unknown"
 _BITS = 128
@@ -17,11 +27,13 @@ _REGISTERS = 15
 """Vector registers that V8 allocates on x86-64, whose sixteenth it keeps for itself. Engines on AArch64 have 30."""
 _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoint", "sign-ext")
 """Features that every engine with vectors has."""
+SHOWN_BY_PRODUCTS = tuple(x for x in UNSIGNED_DOTS if x not in RELAXED)
+"""Features that do not decide whether an engine accepts a module, but what its instructions compute."""
 _SHUFFLES = ("i8x16.shuffle", "i8x16.shuffle")
 
 
 def _features(needs: tuple[str, ...]) -> str:
-    return ",".join(f"+{feature}" for feature in (*needs, *_BASE))
+    return ",".join(f"+{feature}" for feature in (*needs, *_BASE) if feature not in SHOWN_BY_PRODUCTS)
 
 
 def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...], temporaries: int) -> Machine:
@@ -35,11 +47,22 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
     )  # fmt: skip
 
 
-def _relaxed() -> Machine:
-    """Return the level with a multiply-add, which an engine may round once or twice."""
-    level = _level("wasm32+relaxed", RELAXED, FUSED, 0)
-    plain = replace(level, features=_features(SIMD), needs=SIMD, instructions=(*SEPARATE, *BYTES))
-    return replace(level, alternative=plain)
+def _with_fallbacks(level: Machine, *fallbacks: tuple[tuple[str, ...], tuple[Instruction, ...]]) -> Machine:
+    """Return the level with machines that run its kernels by other instructions, the fastest first, each with the
+    features that these need.
+    """
+    for needs, rows in reversed(fallbacks):
+        own = replace(level, features=_features(needs), needs=needs, instructions=(*rows, *BYTES))
+        level = replace(level, alternative=replace(own, alternative=level.alternative))
+    return level
 
 
-LEVELS = (_relaxed(), _level("wasm32", SIMD, SEPARATE, 1))
+LEVELS = (
+    _with_fallbacks(
+        _level("wasm32+dot_u8", UNSIGNED_DOTS, (*FUSED, *FOURS), 0),
+        (RELAXED, (*FUSED, *FOURS_OF_SEVEN_BITS)), (SIMD, (*SEPARATE, *FOURS_OF_WORDS)),
+    ),
+    _with_fallbacks(_level("wasm32+relaxed", RELAXED, FUSED, 0), (SIMD, SEPARATE)),
+    _level("wasm32", SIMD, SEPARATE, 1),
+)  # fmt: skip
+"""Levels of WebAssembly, highest first; each includes the rows of the level below it."""

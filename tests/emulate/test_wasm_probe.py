@@ -1,0 +1,73 @@
+"""Probes: an engine of WebAssembly shows whether it computes the products of a level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.emulate import wasm
+from convsmith.emulate.wasm import ENGINES, WebAssembly
+from convsmith.emulate.wasm_probe import probe_module
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
+
+DOTS = target("wasm32+dot_u8")
+
+
+def alternatives(machine: Machine | None) -> list[Machine]:
+    """A machine and those that run its kernels with fewer features."""
+    return [] if machine is None else [machine, *alternatives(machine.alternative)]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> WebAssembly:
+    found = WebAssembly(engine=request.param)
+    try:
+        found.check(target("wasm32"))
+    except UnsupportedError:
+        pytest.skip(f"there is no {request.param}")
+    return found
+
+
+def computes(engine: WebAssembly, module: bytes) -> bool:
+    if engine.engine == "node":
+        return wasm._accepts_in_node(engine.program(), module)
+    return wasm._accepts_in_wasmtime(module)
+
+
+def test_alternatives_have_rows_of_the_same_names() -> None:
+    machines = alternatives(DOTS)
+    assert [x.needs for x in machines] == [DOTS.needs, target("wasm32+relaxed").needs, target("wasm32").needs]
+    assert len({tuple(row.name for row in x.instructions) for x in machines}) == 1
+    assert len({x.vector_rows("u8", "s8", "s32")[0].llvm for x in machines}) == 3
+
+
+def test_an_engine_computes_what_it_has(engine: WebAssembly) -> None:
+    """Where second factors have seven bits, all engines agree; where they have eight, a level says so."""
+    relaxed, plain = alternatives(DOTS)[1:]
+    assert computes(engine, probe_module(relaxed)) and computes(engine, probe_module(plain))
+    (features,) = engine.processors.values()
+    assert computes(engine, probe_module(DOTS)) == (set(DOTS.needs) <= features)
+    assert set(target("wasm32+relaxed").needs) <= features
+
+
+def test_an_engine_that_computes_other_products_is_found(engine: WebAssembly) -> None:
+    relaxed = alternatives(DOTS)[1]
+    row = relaxed.vector_rows("u8", "s8", "s32")[0]
+    *steps, _ = row.llvm.splitlines()
+    others = [replace(row, llvm="\n".join(steps)) if x is row else x for x in relaxed.instructions]
+    assert not computes(engine, probe_module(replace(relaxed, instructions=tuple(others))))
+    unknown = probe_module(relaxed).replace(b"\xfd\x93\x02", b"\xfd\xff\x7f")
+    assert unknown != probe_module(relaxed) and not computes(engine, unknown)
+
+
+def test_an_engine_without_the_products_does_not_run_their_kernels() -> None:
+    class Saturating(WebAssembly):
+        @property
+        def processors(self) -> dict[str, frozenset[str]]:
+            return {"engine": frozenset(target("wasm32+relaxed").needs)}
+
+    with pytest.raises(UnsupportedError, match="dot-u8"):
+        Saturating(engine="node").check(DOTS)
