@@ -34,6 +34,9 @@ KINDS = {
     "lanes-within-blocks-of-channels-by-weights": (
         "--dir=BWD_W --stag=aBx4b --dtag=aBx4b mb2ic10iw5oc6ow5kw3pw1", "--lane=ic --register=oc:2,ic:8 --pack=",
     ),
+    "vectors-across-blocks-of-channels": (
+        "--stag=aBx4b --dtag=aBx4b g4mb1ic8iw5oc12ow5kw1", "--lane=oc --register=oc:4,ow:2",
+    ),
     "rows-packed-once-for-taps": (
         "--dir=BWD_W mb2ic3ih5iw5oc5oh3ow5kh3kw3sh2sw1ph1pw1",
         "--lane=oc --register=ic:2,oc:4 --pack=src,diff_dst --realise=pad_copy",

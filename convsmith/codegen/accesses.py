@@ -10,6 +10,7 @@ from convsmith.codegen.head_load import load_head
 from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
+from convsmith.codegen.runs import has_long_runs, load_runs, store_runs
 from convsmith.codegen.sums_of_lanes import SumEmitter
 from convsmith.codegen.word_loads import is_word, load_word
 from convsmith.diag.errors import InternalError
@@ -248,6 +249,8 @@ class AccessEmitter(SumEmitter):
             return self.pick(t, block, span.count, [o - away for o in lanes.offsets])
         if hi - lo < 2 * n and (whole or hi - lo + 1 < 2 * n):
             return self._gather(v, lanes, lo - v.index[0].const, hi - lo + 1)
+        if self.has_masked_stores and has_long_runs(t, lanes):
+            return load_runs(self, v, lanes)
         if (width := row_width(t, lanes)) and not lanes.first:
             return self.load_rows(v, lanes, width)
         return self._load_lanes(v, lanes)
@@ -380,6 +383,9 @@ class AccessEmitter(SumEmitter):
             return
         if self.has_masked_stores and is_spread(t, lanes):
             store_spread(self, buffer, index[0], lanes, x)
+            return
+        if has_long_runs(t, lanes) and not self.scalable:
+            store_runs(self, buffer, index[0], lanes, x)
             return
         width = row_width(t, lanes)
         whole = lanes.active // width * width if width else 0

@@ -9,7 +9,8 @@ from convsmith.ir.index import Index
 from convsmith.ir.types import S8, S16, DType
 from convsmith.ir.value import MAX_SPREAD, Lanes
 
-_SMALL = {8: S8, 16: S16}
+INTEGERS = {8: S8, 16: S16}
+"""Types by their bits that masked accesses of small elements have, because LLVM splits those of small floats."""
 
 
 def is_spread(t: DType, lanes: Lanes) -> bool:
@@ -23,7 +24,7 @@ def store_spread(emit: Any, buffer: Buffer, index: Index, lanes: Lanes, x: str) 
 
     Small elements are integers, because LLVM splits masked stores of small floating-point types.
     """
-    t, n, step = _SMALL.get(buffer.dtype.bits, buffer.dtype), lanes.count, lanes.stride or 1
+    t, n, step = INTEGERS.get(buffer.dtype.bits, buffer.dtype), lanes.count, lanes.stride or 1
     ty, name = emit.type(t, n), f"@llvm.masked.store.{emit.suffix(t, n)}.p0"
     if t is not buffer.dtype:
         x = emit.put(f"bitcast {emit.type(buffer.dtype, n)} {x} to {ty}")

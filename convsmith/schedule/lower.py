@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_false
+from convsmith.ir.index import Mod, Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -14,6 +14,7 @@ from convsmith.machine.transpositions import tile_shape
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.block_messages import block_messages
 from convsmith.passes.collapse import collapse
+from convsmith.passes.cross_blocks import cross_blocks
 from convsmith.passes.delay_barriers import delay_barriers
 from convsmith.passes.fetch_next import fetch_next
 from convsmith.passes.fill_blocks import fill_blocks
@@ -147,6 +148,8 @@ def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
             s.run(vectorise, x, nest.unit.terms, False)
     for copy in reads.resident:
         s.run(vectorise, copy.lane, nest.lanes, False)
+    if crosses_blocks(k.columns, nest, k.machine):
+        s.run(cross_blocks, nest.lane)
     s.run(vectorise, nest.lane, nest.lanes, False)
 
 
@@ -342,6 +345,15 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     blocks = [b for b in st.c.layout.blocks if b.size > 1]
     inner = [b.size for b in blocks if b.stride == 1 and b.dim == dim]
     return bool(inner) and not any(n % lanes for n in (channels, *inner, *(b.stride for b in blocks if b.stride > 1)))
+
+
+def crosses_blocks(st: Statement, nest: Nest, target: Machine) -> bool:
+    """Return whether vectors of the result may cross blocks of channels at places that depend on another loop."""
+    if target.vectors.scalable or nest.along_k:
+        return False
+    lane = Var(nest.lane.dims[-1])
+    blocks = (x for x in view_steps(st.c) if isinstance(x, Mod) and lane in variables_of(x))
+    return any(step % x.den and v != lane for x in blocks for v, step in x.num.terms)
 
 
 def adds_zeros(st: Statement, lanes: int) -> bool:
