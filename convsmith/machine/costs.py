@@ -199,6 +199,10 @@ class Costs:
 
     transform: float = 1.0
     """Ratio of the measured time of a transform to the sum of the times of its loads, stores and arithmetic."""
+    interrupted: float = 0
+    """Cycles to wait for a cache line of a transform's weights from beyond the second-level cache if other register
+    tiles of the same weights interrupt their stream; 0 where loads prefetch lines.
+    """
     transform_far: FarRates = WAITING
     """Rates of lines in a transform whose loads prefetch no weights."""
     transform_prefetched: FarRates = PREFETCHING

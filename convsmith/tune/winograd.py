@@ -167,15 +167,17 @@ def _schedules(
     """Yield the configs of ``made`` with each register tile of its product."""
     fuse, outer = _fused_tiles(made)
     products = _Products(problem, made, target, fuse)
-    order = (FREQUENCY, *(d.name for d in made.direct.of("batch")), base.lane, outer)
-    base = base.changed(fuse=fuse, order=order, reduce=made.product.reduce, outline=False)
-    own, loops, unit = product_config(base), products.loops, products.model.unit
+    around = (FREQUENCY, *(d.name for d in made.direct.of("batch")))
+    base = base.changed(fuse=fuse, reduce=made.product.reduce, outline=False)
+    loops, unit = products.loops, products.model.unit
     vectors = -(-loops.extents[base.lane] // unit.lanes)
     for tile in _tiles(loops.extents[outer], outer, vectors, base.lane, unit, target):
-        config = own.changed(register=tile)
-        if registers(loops, config, target, unit, unit.lanes).fit:
-            emitted = products.model.emitted(loops, config)
-            yield cycles(products.features(config), target), emitted, base.changed(register=config.tiles_at("register"))
+        for inner in ((base.lane, outer), (outer, base.lane))[: 2 if target.costs.interrupted else 1]:
+            made_config = base.changed(order=(*around, *inner), register=tile)
+            config = product_config(made_config)
+            if registers(loops, config, target, unit, unit.lanes).fit:
+                emitted = products.model.emitted(loops, config)
+                yield cycles(products.features(config), target), emitted, made_config
 
 
 def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -210,7 +212,7 @@ class _Products:
     """Facts that all schedules of the products of one program share."""
 
     def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
-        self.made = made
+        self.made, self.target = made, target
         self.model = Model(problem, made.product, target, ProductShape.plain(made.product, target))
         for a, b in fuse:
             self.model.fuse(a, b)
@@ -221,7 +223,19 @@ class _Products:
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""
         products = times(self.model.nests(self.loops, config), self.made.tasks)
-        return times((*products, *self.around), MIN_GAIN if self.made.error > 1 else 1.0)
+        waits = (self._waits(config),) if self.target.costs.interrupted else ()
+        return times((*products, *self.around, *waits), MIN_GAIN if self.made.error > 1 else 1.0)
+
+    def _waits(self, config: Config) -> Section:
+        """Return the section of waiting for weights beyond the second-level cache whose stream is interrupted: several
+        register tiles use the weights of a vector before the next ones are loaded.
+        """
+        weights, (*_, inner) = _bytes_of_weights(self.made), config.order
+        tiles = -(-self.loops.extents[inner] // dict(config.tiles_at("register")).get(inner, 1))
+        is_interrupted = inner != config.lane and tiles > 1 and weights + self.made.array_bytes > self.target.l2.bytes
+        lines = is_interrupted * self.made.tasks * weights / self.target.l2.line
+        return Section(1, (("interrupted weights", (("interrupted", lines),)),))
+
 
 def _tiles(
     tiles: int, loop: str, vectors: int, lane: str, unit: ProductShape, target: Machine
