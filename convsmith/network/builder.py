@@ -37,13 +37,14 @@ _LISTED = 5
 class GraphBuilder:
     """The graph of a model called `name`: its `values`, `constants`, `nodes`, and the `integers` behind constants.
 
-    `taken` are the names of the values that the model computes.
+    `taken` are the names of the values that the model computes; `small` are the types in which it stores values of f32.
     """
 
     def __init__(self, name: str, constants: Mapping[str, Array], taken: Iterable[str]) -> None:
         self.name, self.constants, self._names = name, dict(constants), {*taken}
         self.values, self.nodes = dict[str, NetworkValue](), list[NetworkNode]()
         self.integers: dict[str, IntegerConstant] = {}
+        self.small: dict[str, str] = {}
         self._inputs: list[NetworkValue] = []
 
     def input(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -69,7 +70,8 @@ class GraphBuilder:
                 self.values[name] = replace(self.values[name], outside=str(dtype))
         nodes = tuple(self.nodes)
         return Graph(
-            self.name, tuple(self._inputs), tuple(outputs), nodes, self.constants, self.values, self.integers
+            self.name, tuple(self._inputs), tuple(outputs), nodes, self.constants, self.values, self.integers,
+            self.small,
         )  # fmt: skip
 
     def value(self, name: str) -> NetworkValue:
@@ -93,6 +95,8 @@ class GraphBuilder:
         """Give the result of a node another name. No node reads it yet."""
         value = self.values.pop(name)
         self.values[new] = replace(value, name=new)
+        if name in self.small:
+            self.small[new] = self.small.pop(name)
         self.nodes = [replace(node, output=new) if node.output == name else node for node in self.nodes]
 
     def numpy_of(self, type_: str) -> np.dtype[Any]:

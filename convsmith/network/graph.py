@@ -7,7 +7,7 @@ values of the graph, by name: inputs, constants, or results of other nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -75,6 +75,7 @@ class Graph:
 
     `values` are the shapes and types of all values in the model. The array of a node may have another shape, with the
     same elements in row-major order. `integers` are those behind constants of floats, by name, where they are known.
+    `small` are the types, such as bf16, in which the model stores values of f32, by name.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Graph:
     constants: Mapping[str, Array] = field(repr=False)
     values: Mapping[str, NetworkValue] = field(repr=False)
     integers: Mapping[str, IntegerConstant] = field(default_factory=dict, repr=False)
+    small: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def readers(self) -> dict[str, list[NetworkNode]]:
         """Return the nodes that read each value."""
@@ -102,7 +104,7 @@ class Graph:
         every = self.constants if constants is None else constants
         read = {name for node in nodes for name in node.arguments.values()} | {*self.outputs}
         kept = {name: x for name, x in every.items() if name in read}
-        return Graph(self.name, self.inputs, self.outputs, tuple(nodes), kept, self.values, self.integers)
+        return replace(self, nodes=tuple(nodes), constants=kept)
 
     def live_nodes(self) -> Iterator[NetworkNode]:
         """Yield the nodes on which an output depends, in order."""

@@ -18,13 +18,15 @@ from convsmith.network.builder import GraphBuilder
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 
-__all__ = ["AtenCall", "AtenRow"]
+__all__ = ["SMALL_TYPES", "AtenCall", "AtenRow"]
 
 AtenRow: TypeAlias = Callable[["AtenCall"], object]
 """Emits the operators of a call."""
 _NUMBERS = {torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int32: 6, torch.int64: 7, torch.bool: 9,
-            torch.float64: 11}  # fmt: skip
-"""ONNX's numbers of data types."""
+            torch.float64: 11, torch.bfloat16: 1, torch.float16: 1}  # fmt: skip
+"""ONNX's numbers of the data types in which kernels compute."""
+SMALL_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+"""Types in which values of f32 are stored, by the names that kernels give them."""
 
 
 class AtenCall:
@@ -36,7 +38,7 @@ class AtenCall:
         self._arguments = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
         self._arguments |= dict(zip(self._arguments, node.args))
         self._arguments |= node.kwargs
-        self._first = next(iter(self._arguments), "")
+        self.first = self._arguments[next(iter(self._arguments))] if self._arguments else None
 
     def get(self, name: str) -> Any:
         """Return an argument: a node, a number, a sequence of either, or None."""
@@ -45,7 +47,7 @@ class AtenCall:
     @property
     def source(self) -> str:
         """The name of the first argument's value."""
-        return self.name(self._arguments[self._first])
+        return self.name(self.first)
 
     @property
     def result(self) -> torch.Tensor:
@@ -74,7 +76,12 @@ class AtenCall:
         if isinstance(x, fx.Node):
             own = x.meta["val"].dtype
             return x.name if own == dtype else self.emit("Cast", [x.name], to=number_of(dtype), between=True)
-        return self.held(torch.tensor(x, dtype=dtype).numpy())
+        return self.held(torch.tensor(x, dtype=torch.float32 if dtype in SMALL_TYPES else dtype).numpy())
+
+    def factor(self, x: Any) -> str:
+        """Return the name of a factor of a product in the type of the result, to which autocast converts it."""
+        dtype = self.result.dtype
+        return self.operand(x, dtype) if dtype in SMALL_TYPES else self.name(x)
 
     def held(self, array: Any) -> str:
         """Add a constant, and return its name."""

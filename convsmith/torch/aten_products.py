@@ -28,7 +28,7 @@ def _conv(call: AtenCall, transposed: bool = False) -> None:
         attributes["output_padding"] = call.numbers("output_padding", rank)
     operator = "ConvTranspose" if "output_padding" in attributes else "Conv"
     bias = call.optional("bias")
-    inputs = [call.source, call.name(call.get("weight")), *([bias] if bias else [])]
+    inputs = [call.factor(call.first), call.factor(call.get("weight")), *([bias] if bias else [])]
     call.emit(operator, inputs, **attributes)
 
 
@@ -43,21 +43,21 @@ def _transposed(call: AtenCall, name: str) -> str:
 
 
 def _linear(call: AtenCall) -> None:
-    weights, bias = _transposed(call, call.name(call.get("weight"))), call.optional("bias")
-    product = call.emit("MatMul", [call.source, weights], between=bool(bias))
+    weights, bias = _transposed(call, call.factor(call.get("weight"))), call.optional("bias")
+    product = call.emit("MatMul", [call.factor(call.first), weights], between=bool(bias))
     if bias:
         call.emit("Add", [product, bias])
 
 
 def _matmul(call: AtenCall) -> None:
-    call.emit("MatMul", [call.source, call.name(call.get("mat2") or call.get("other"))])
+    call.emit("MatMul", [call.factor(call.first), call.factor(call.get("mat2") or call.get("other"))])
 
 
 def _addmm(call: AtenCall) -> None:
     if call.get("alpha") != 1 or call.get("beta") != 1:
         raise UnsupportedError("available are alpha=1 and beta=1", code="product")
     one, two = ("mat1", "mat2") if call.get("mat1") is not None else ("batch1", "batch2")
-    product = call.emit("MatMul", [call.name(call.get(one)), call.name(call.get(two))], between=True)
+    product = call.emit("MatMul", [call.factor(call.get(one)), call.factor(call.get(two))], between=True)
     call.emit("Add", [product, call.source])
 
 
@@ -66,7 +66,7 @@ def _attention(call: AtenCall) -> None:
     if call.get("enable_gqa") or call.get("dropout_p"):
         raise UnsupportedError("available is attention with as many keys as queries, without dropout", code="operator")
     dtype = call.result.dtype
-    q, k, v = (call.name(call.get(name)) for name in ("query", "key", "value"))
+    q, k, v = (call.factor(call.get(name)) for name in ("query", "key", "value"))
     scale = call.get("scale") or 1 / math.sqrt(call.shape[-1])
     scaled = call.emit("Mul", [q, call.operand(scale, dtype)], between=True)
     scores = call.emit("MatMul", [scaled, _transposed(call, k)], between=True)

@@ -17,6 +17,7 @@ from convsmith.machine import registry
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.torch.aten_call import SMALL_TYPES
 from convsmith.torch.choice import Times, kept_times, least_seconds
 from convsmith.torch.fold import form_of
 from convsmith.torch.networks import Networks, Progress, SizedProgram, read_program, sized_program
@@ -27,8 +28,8 @@ from convsmith.torch.tracing import has_code
 
 __all__ = ["NetworkOptions", "graph_of_networks", "networks_by_export"]
 
-_TYPE = torch.float32
-"""The type of floats that graphs of networks take from PyTorch."""
+_FLOATS = {torch.float32, *SMALL_TYPES}
+"""Types of floats that graphs of networks take from PyTorch."""
 _KEPT = ("scaled_dot_product_attention",)
 """Operators for which PyTorch has one kernel, and a graph of networks several."""
 
@@ -89,9 +90,10 @@ def networks_by_export(
     with torch.no_grad():
         results = part(*given)
     chosen = _chosen(part, given, options, not isinstance(results, tuple))
-    if chosen is None or not _computes_floats(chosen.sized.program):
+    if chosen is None:
         return None
-    return _calling(part, part, chosen, given, options, lambda node: _name_in_export(node, name), inputs)
+    parameters = chosen.sized.program.parameters
+    return _calling(part, part, chosen, given, options, lambda node: _name_in_module(node, name, parameters), inputs)
 
 
 def _chosen(part: nn.Module, inputs: list[Tensor], options: NetworkOptions, is_single: bool) -> _Chosen | None:
@@ -117,13 +119,6 @@ def _chosen(part: nn.Module, inputs: list[Tensor], options: NetworkOptions, is_s
     return best
 
 
-def _computes_floats(program: ReadProgram) -> bool:
-    """Return whether all floats that a program computes have the type of graphs of networks."""
-    values = [node.meta.get("val") for node in program.nodes if node.op == "call_function"]
-    tensors = [x for value in values for x in (value if isinstance(value, list | tuple) else (value,))]
-    return all(x.dtype == _TYPE for x in tensors if isinstance(x, Tensor) and x.dtype.is_floating_point)
-
-
 def _tensors(traced: fx.GraphModule, inputs: Sequence[Any]) -> list[Tensor] | None:
     """Return the inputs that are tensors; None if the graph reads other inputs, or computes with other types."""
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
@@ -136,7 +131,7 @@ def _tensors(traced: fx.GraphModule, inputs: Sequence[Any]) -> list[Tensor] | No
     forms = [form for node in traced.graph.nodes if (form := form_of(node)) is not None]
     types = {form.dtype for form in forms if form.dtype.is_floating_point or form.dtype.is_complex}
     is_here = all(form.device.type == "cpu" for form in forms) and all(x.layout is torch.strided for x in found)
-    return found if found and is_here and types == {_TYPE} else None
+    return found if found and is_here and types and types <= _FLOATS else None
 
 
 def _alone(traced: fx.GraphModule) -> fx.GraphModule:
@@ -223,16 +218,17 @@ def _name_in_trace(node: fx.Node, names: Mapping[str, str]) -> str:
     return names.get(last, node.name)
 
 
-def _name_in_export(node: fx.Node, own: str) -> str:
-    """Return the name of the layer of a node of a program of the module `own`: that of the module that calls it,
-    followed by its own name if that module is no layer.
+def _name_in_module(node: fx.Node, own: str, parameters: Mapping[str, str]) -> str:
+    """Return the name of the layer of a node of a program of the module `own`: that of the module whose parameters are
+    its weights, or its own name if the module computes them.
     """
-    stack: Any = [*(node.meta.get("nn_module_stack") or {"": ("", "")}).values()]
-    path, owner = stack[-1]
-    kind = owner if isinstance(owner, str) else owner.__name__
-    is_layer = "Conv" in kind.rpartition(".")[2] or kind.endswith("Linear")
-    inner = path.removeprefix("own").removeprefix(".")
-    return ".".join(filter(None, (own, inner, "" if is_layer else node.name)))
+    weights = node.args[1] if len(node.args) > 1 else None
+    while isinstance(weights, fx.Node) and weights.name not in parameters:
+        weights = next(iter(weights.all_input_nodes), None)
+    if not isinstance(weights, fx.Node):
+        return ".".join(filter(None, (own, node.name)))
+    path = parameters[weights.name].removeprefix("own").removeprefix(".").partition(".parametrizations.")
+    return ".".join(filter(None, (own, path[0] if path[1] else path[0].rpartition(".")[0])))
 
 
 def _problem_text(problem: Problem) -> str:

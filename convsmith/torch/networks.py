@@ -32,6 +32,8 @@ from convsmith.torch.regions import ProgramDivision, ProgramRegion, division_of
 from convsmith.torch.report import OtherSizes
 from convsmith.torch.segment import MAX_SIZES, check_source
 from convsmith.torch.segment_operator import is_traced
+from convsmith.torch.statement import statement_of, statement_of_export
+from convsmith.torch.without_writes import WritesToParts
 
 __all__ = ["NetworkRun", "Networks", "Progress", "SizedProgram", "in_words", "read_program", "sized_program"]
 
@@ -94,14 +96,20 @@ class SizedProgram:
 
 def read_program(part: nn.Module, inputs: Sequence[Tensor]) -> ReadProgram | str:
     """Return the program of a module for sizes and types of `inputs`, or the reason why it has none."""
-    # Torch takes one tensor that is given twice for one input of the program.
-    apart = tuple([x.clone() if any(x is y for y in inputs[:n]) else x for n, x in enumerate(inputs)])
+    name = type(part).__name__
     try:
-        with torch.no_grad(), _quiet():
-            made = ReadProgram(torch.export.export(part, apart, strict=False), type(part).__name__)
+        try:
+            return ReadProgram(statement_of(part, inputs, name))
+        except WritesToParts:
+            with _quiet():
+                return ReadProgram(statement_of_export(torch.export.export(part, _apart(inputs), strict=False), name))
     except Exception as error:  # the module's own code, and torch.export, raise any error
         return in_words(error)
-    return "it calls graphs of its own" if any(node.op == "get_attr" for node in made.nodes) else made
+
+
+def _apart(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return inputs without one that is given twice, which `torch.export` takes for one input of the program."""
+    return tuple([x.clone() if any(x is y for y in inputs[:n]) else x for n, x in enumerate(inputs)])
 
 
 @contextmanager
@@ -111,7 +119,7 @@ def _quiet() -> Iterator[None]:
     before = log.disabled
     try:
         log.disabled = True
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), torch.no_grad():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
@@ -195,6 +203,7 @@ class Networks(nn.Module):
         self._is_single, self._kept = sized.is_single, sized.kept
         self._modules_of_calls = (part, other)  # no modules of this one: they may contain the module that calls it
         self._forms = tuple([(x.shape, x.dtype) for x in inputs])
+        self._dtype = sized.program.dtype
         self._prepare()
         self._by_sizes[self._forms] = sized.graph
         self._versions = self._writes()
@@ -206,8 +215,8 @@ class Networks(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The data type of products."""
-        return torch.float32
+        """The coarsest type of the floats that are computed."""
+        return self._dtype
 
     @property
     def graphs(self) -> list[fx.GraphModule]:

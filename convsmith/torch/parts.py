@@ -137,7 +137,7 @@ class Parts:
         """Return a module's graph as `torch.export` states it, with native functions; None if it has none."""
         signature = signature_of(call, False)
         inputs = signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
-        if call.cast is not None or inputs is None:
+        if inputs is None:
             return None
         return exported(module, signature, lambda root: self._by_export(root, inputs, name))
 

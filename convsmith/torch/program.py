@@ -14,20 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError
-from convsmith.diag.printable import printable
 from convsmith.network.builder import NO_KERNEL, GraphBuilder, unavailable
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
-from convsmith.torch.aten_call import AtenCall, AtenRow
+from convsmith.torch.aten_call import SMALL_TYPES, AtenCall, AtenRow
 from convsmith.torch.aten_moves import MOVES_OF_ATEN
 from convsmith.torch.aten_products import PRODUCTS
 from convsmith.torch.aten_quantised import QUANTISED, integers_behind
 from convsmith.torch.aten_values import VALUES
+from convsmith.torch.statement import ProgramStatement, statement_of_export
 
 __all__ = ["ATEN", "CHECKS", "ReadProgram", "graph_of_program"]
 
@@ -44,38 +43,32 @@ def graph_of_program(program: ExportedProgram, name: str) -> Graph:
 
     UnsupportedError names the nodes that no kernel computes, an argument that is no tensor, and a size that is open.
     """
-    return ReadProgram(program, name).whole()
+    return ReadProgram(statement_of_export(program, name)).whole()
 
 
 class ReadProgram:
     """A program whose nodes have been read once: `nodes` are its nodes, `tensors` its constants by name, and `refused`
-    the reasons why nodes cannot be part of a graph.
+    the reasons why nodes cannot be part of a graph; `parameters` are the module's names of constants.
 
-    UnsupportedError for a size that is open, and for a program that changes its inputs or its parameters.
+    UnsupportedError for a size that is open.
     """
 
-    def __init__(self, program: ExportedProgram, name: str) -> None:
-        made = program.run_decompositions({})  # only makes every operator free of effects
-        for spec in made.graph_signature.output_specs:
-            if spec.kind is not OutputKind.USER_OUTPUT:
-                raise UnsupportedError(
-                    f"{name}: it changes {printable(str(spec.target))}; available are models without effects",
-                    code="effects",
-                )
-        self.name, self.nodes = name, list(made.graph.nodes)
+    def __init__(self, statement: ProgramStatement) -> None:
+        self.name, self.nodes, self.inputs = statement.name, list(statement.graph.nodes), list(statement.inputs)
+        self.parameters = statement.parameters
         self.outputs: Any = self.nodes[-1].args[0]
-        self._output_names = [str(getattr(spec.arg, "name", "")) for spec in made.graph_signature.output_specs]
-        self._reader = _ProgramReader(name, self.nodes)
-        placed = {node.name: node for node in self.nodes if node.op == "placeholder"}
-        inner = {**made.state_dict, **made.constants}
-        self.inputs: list[fx.Node] = []
-        for given in made.graph_signature.input_specs:
-            if given.kind is InputKind.USER_INPUT:
-                self.inputs.append(placed[given.arg.name])
-            else:
-                self._reader.hold(given.arg.name, inner[str(given.target)].detach())
+        self._reader = _ProgramReader(self.name, self.nodes)
+        for name, x in statement.constants.items():
+            self._reader.hold(name, x)
         self._reader.take_inputs(self.inputs)
         self.refused = self._reader.read(self.nodes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The coarsest type of the floats that the program computes."""
+        values = (x for node in self.nodes for x in _several(node.meta.get("val")))
+        types = {x.dtype for x in values if isinstance(x, Tensor) and x.dtype.is_floating_point}
+        return max(types, key=lambda x: torch.finfo(x).eps, default=torch.float32)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -91,7 +84,8 @@ class ReadProgram:
         if self.refused:
             wrong = [(node.name, str(node.target), why) for node, why in self.refused.items()]
             raise unavailable(self.name, wrong, ATEN)
-        return self._reader.graph(self._output_names)
+        outputs = [x.name if isinstance(x, fx.Node) else str(x) for x in self.outputs]
+        return self._reader.graph(outputs)
 
     def part(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Graph:
         """Return the graph of some nodes, with these inputs and outputs. UnsupportedError if they have none."""
@@ -104,6 +98,11 @@ class ReadProgram:
         if wrong:
             raise unavailable(self.name, wrong, ATEN)
         return reader.graph([node.name for node in outputs])
+
+
+def _several(value: Any) -> Sequence[Any]:
+    """Return the values of a node, of which it may have several."""
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 class _ProgramReader(GraphBuilder):
@@ -125,13 +124,16 @@ class _ProgramReader(GraphBuilder):
                     f"{self.name}: the size of {node.name} is open, {tuple(value.shape)}; available are known sizes",
                     code="size",
                 )
-            dtype = torch.empty(0, dtype=value.dtype).numpy().dtype
-            self.input(node.name, dtype, tuple(value.shape))
+            if value.dtype in SMALL_TYPES:
+                self.small[node.name] = SMALL_TYPES[value.dtype]
+            wide = torch.float32 if value.dtype in SMALL_TYPES else value.dtype
+            self.input(node.name, torch.empty(0, dtype=wide).numpy().dtype, tuple(value.shape))
 
     def hold(self, name: str, x: Tensor) -> None:
         """Add a constant."""
         self.tensors[name] = x
-        if x.dtype not in (torch.bfloat16,) and not x.is_complex():
+        x = x.float() if x.dtype in SMALL_TYPES else x
+        if not x.is_complex():
             self.constants[name] = np.from_dlpack(x.resolve_neg().contiguous())  # `numpy()` would pin the storage
 
     def read(self, nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
@@ -163,7 +165,11 @@ class _ProgramReader(GraphBuilder):
                 raise UnsupportedError("it draws random numbers", code="random")
             self._compute(node)
         elif name in ATEN:
-            ATEN[name](AtenCall(self, node))
+            call, before = AtenCall(self, node), len(self.nodes)
+            ATEN[name](call)
+            if call.result.dtype in SMALL_TYPES:
+                made = (x.output for x in self.nodes[before:] if self.values[x.output].type == "f32")
+                self.small |= dict.fromkeys(made, SMALL_TYPES[call.result.dtype])
         else:
             raise UnsupportedError(NO_KERNEL, code="operator")
 
@@ -202,7 +208,7 @@ class _ProgramReader(GraphBuilder):
         """Give the results of a node that cannot be read their shapes, so that later nodes are read, and reported, too.
         """
         value = node.meta.get("val")
-        for n, x in enumerate(value if isinstance(value, list | tuple) else [value]):
+        for n, x in enumerate(_several(value)):
             name = f"{node.name}.{n}" if isinstance(value, list | tuple) else node.name
             if isinstance(x, Tensor):
                 self.values[name] = NetworkValue(name, tuple(x.shape), "f32")

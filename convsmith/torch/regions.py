@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, fx
 
 from convsmith.diag.record import record
+from convsmith.torch.aten_call import SMALL_TYPES
 from convsmith.torch.aten_products import PRODUCTS
 from convsmith.torch.program import CHECKS, ReadProgram
 
 __all__ = ["ProgramDivision", "ProgramRegion", "division_of", "is_product", "name_of"]
 
-_TYPES = (torch.float32, torch.bool, torch.uint8, torch.int8, torch.int32)
+_TYPES = (torch.float32, *SMALL_TYPES, torch.bool, torch.uint8, torch.int8, torch.int32)
 """Types of values that regions compute: whole numbers of 64 bits would be computed in 32."""
 _NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 _MULTIPLYING = frozenset(PRODUCTS) - frozenset(_NORMS)
@@ -90,7 +91,7 @@ def _obstacle(program: ReadProgram, node: fx.Node, kept: Sequence[str]) -> str:
     if name_of(node) in kept:
         return "faster there"
     if not _has_types(program, node):
-        return "it reads or computes whole numbers of 64 bits, or floats that are not f32"
+        return "it reads or computes whole numbers of 64 bits, or floats of 64 bits"
     constants = (program.tensors[x.name] for x in node.all_input_nodes if x.name in program.tensors)
     if is_product(node) and not all(bool(x.isfinite().all()) for x in constants):
         return "its weights hold infinities or NaN"

@@ -16,9 +16,8 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from convsmith.torch import optimize  # noqa: E402
-from convsmith.torch.fold import is_product  # noqa: E402
+from convsmith.torch.networks import NetworkRun  # noqa: E402
 from convsmith.torch.part_forward import OtherCallsWarning  # noqa: E402
-from convsmith.torch.segment import Segment  # noqa: E402
 
 
 def whole(*shape: int, seed: int = 0) -> Tensor:
@@ -42,6 +41,7 @@ class Network(nn.Module):
         return self.code(self.layers, x)
 
 
+NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 NETWORKS: dict[str, tuple[Callable[[Any, Tensor], Any], tuple[Callable[[], nn.Module], ...]]] = {
     "one layer": (lambda m, x: m[0](x), (lambda: nn.Conv2d(4, 4, 3, padding=1),)),
     "by name": (lambda m, x: m[0](input=x), (lambda: nn.Conv2d(4, 4, 3, bias=False),)),
@@ -83,9 +83,10 @@ def test_results_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
             ours, theirs = made(source), model(source)
             assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
             assert torch.equal(ours, theirs)
-    assert {m.dtype for m in segments(made)} == {dtype}
     (graph,) = made.convsmith_graphs[""]
-    assert not any(is_product(graph, node) for node in graph.graph.nodes), "all layers run on our kernels"
+    runs = [run for g in graph.convsmith.graphs for run in g.modules() if isinstance(run, NetworkRun)]
+    products = [p for run in runs for p, _ in run.network.problems()]
+    assert {p.dt[:2] for p in products} == {(NAMES[dtype],) * 2}, "all products multiply the type of autocast"
 
 
 def test_numbers_of_double_precision_are_not_cast() -> None:
@@ -137,7 +138,7 @@ def test_a_region_of_autocast_inside_of_a_network() -> None:
         made = optimize(model, x, threads=1, keep_faster=False)
         assert made.convsmith_report.divided == {"": "it enters or leaves torch.autocast"}
         assert torch.equal(made(x), model(x))
-    types = {name: [s.dtype for g in graphs for s in g.children()] for name, graphs in made.convsmith_graphs.items()}
+    types = {name: [g.convsmith.dtype for g in graphs] for name, graphs in made.convsmith_graphs.items()}
     assert types == {"layers.0": [torch.bfloat16, torch.float32], "layers.1": [torch.float32]}
 
 
@@ -148,8 +149,8 @@ def test_a_wrong_graph_in_a_region_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         with torch.autocast("cpu", torch.bfloat16):
             return m[0](x)
 
-    right = Segment.outputs
-    monkeypatch.setattr(Segment, "outputs", lambda self, tensors: [y + 1 for y in right(self, tensors)])
+    right = NetworkRun.forward
+    monkeypatch.setattr(NetworkRun, "forward", lambda self, *tensors: right(self, *tensors) + 1)
     model, x = Network(code, nn.Conv2d(4, 4, 1)).eval(), whole(2, 4, 4, 4)
     with torch.no_grad():
         made = optimize(model, x, threads=1, keep_faster=False)
@@ -158,20 +159,21 @@ def test_a_wrong_graph_in_a_region_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_torch_keeps_layers_that_it_runs_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of the type of autocast are measured, beside torch's in that type."""
-    from convsmith.torch import network_graph
-    from convsmith.torch.choice import Times
+    """The functions of the type of autocast are measured, beside torch's operators under it."""
+    from convsmith.torch import native
+    from convsmith.torch.choice import LeastTimes, Times
 
     seen: list[Any] = []
 
-    def times_of(layer: Any, problem: Any, shape: Any, threads: int) -> Times:
-        seen.append((layer.dtype, torch.is_autocast_enabled("cpu")))
-        return Times(2.0, 1.0, True)
+    def least_seconds(ours: Callable[[], Any], theirs: Callable[[], Any], most: int) -> LeastTimes:
+        seen.append((ours().dtype, theirs().dtype, torch.is_autocast_enabled("cpu")))
+        return LeastTimes(2.0, 1.0, True)
 
-    monkeypatch.setattr(network_graph, "times_of", times_of)
+    monkeypatch.setattr(native, "least_seconds", least_seconds)
+    monkeypatch.setattr(native, "kept_times", lambda what, target, measure: Times(*measure(1)))
     code, layers = NETWORKS["one layer"]
     model, x = Network(code, *(make() for make in layers)).eval(), whole(2, 4, 4, 4)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         made = optimize(model, x, threads=1)
-        assert made.convsmith_report.ours == 0 and made(x).dtype is torch.bfloat16
-    assert seen == [(torch.bfloat16, True)]
+        assert not made.convsmith_report.functions and made(x).dtype is torch.bfloat16
+    assert seen == [(torch.bfloat16, torch.bfloat16, True)]

@@ -1,0 +1,119 @@
+"""`ProgramStatement`: a module as a graph of ATen's operators without effects, its inputs, and its constants.
+
+One trace on tensors without data states a module; an operation that overwrites a value becomes one that computes a new
+value. Programs of `torch.export` have the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.printable import printable
+from convsmith.diag.record import record
+from convsmith.torch.without_writes import without_writes
+
+__all__ = ["ProgramStatement", "statement_of", "statement_of_export"]
+
+_SWITCHES = ("_set_grad_enabled",)
+"""Functions that change whether gradients are recorded, of which there are none here."""
+
+
+@record(frozen=True, eq=False)
+class ProgramStatement:
+    """The `graph` of a program called `name`: the placeholders of its `inputs`, its `constants` by the names of their
+    nodes, and the names that the module gives them, `parameters`.
+    """
+
+    name: str
+    graph: fx.Graph
+    inputs: tuple[fx.Node, ...]
+    constants: Mapping[str, Tensor]
+    parameters: Mapping[str, str]
+
+
+class _Running(nn.Module):
+    """A module that runs the nodes of a graph, so that nodes of a trace know them; or a module's own code."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return the result of the module."""
+        if isinstance(self.part, fx.GraphModule):
+            return fx.Interpreter(self.part).run(*inputs)
+        return self.part(*inputs)
+
+
+def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> ProgramStatement:
+    """Return the program of a module for inputs of the sizes and types of `inputs`, under the current autocast.
+
+    Raises what the module's code raises on tensors without data; UnsupportedError for a program that changes its inputs
+    or its parameters.
+    """
+    held = {n: x.detach() for n, x in (*part.named_parameters(), *part.named_buffers())}
+    running, mode = _Running(part), FakeTensorMode(allow_non_fake_inputs=True)
+
+    def empty(x: Tensor) -> Tensor:
+        with mode:
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+    def program(constants: list[Tensor], *given: Tensor) -> Any:
+        own = dict(zip((f"part.{n}" for n in held), constants))
+        return torch.func.functional_call(running, own, given)
+
+    with torch.no_grad(), mode, traceback.preserve_node_meta():
+        trace = make_fx(program, tracing_mode="real", pre_dispatch=True)
+        made = trace([*map(empty, held.values())], *map(empty, inputs))
+    placed = [node for node in made.graph.nodes if node.op == "placeholder"]
+    constants = {node.name: x for node, x in zip(placed, held.values())}
+    for node in list(made.graph.nodes):
+        if node.op == "get_attr":
+            constants[node.name] = _attribute(made, str(node.target))
+        elif node.op == "call_function" and getattr(node.target, "__name__", "") in _SWITCHES:
+            made.graph.erase_node(node)
+        elif node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload | type(getattr)):
+            raise UnsupportedError(f"it calls {node.target}", code="trace")
+    own = tuple(placed[len(held) :])
+    without_writes(made.graph, {*placed, *(node for node in made.graph.nodes if node.op == "get_attr")})
+    parameters = {node.name: n for node, n in zip(placed, held)}
+    return ProgramStatement(name, made.graph, own, constants, parameters)
+
+
+def _attribute(made: fx.GraphModule, name: str) -> Tensor:
+    """Return a tensor that a trace has found outside of parameters and buffers."""
+    found = getattr(made, name)
+    if not isinstance(found, Tensor):
+        raise UnsupportedError("it calls graphs of its own", code="trace")
+    return found.detach()
+
+
+def statement_of_export(program: ExportedProgram, name: str) -> ProgramStatement:
+    """Return the statement of an exported program. UnsupportedError for one that changes its inputs or parameters."""
+    made = program.run_decompositions({})  # only makes every operator free of effects
+    for spec in made.graph_signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise UnsupportedError(
+                f"{name}: it changes {printable(str(spec.target))}; available are models without effects",
+                code="effects",
+            )
+    placed = {node.name: node for node in made.graph.nodes if node.op == "placeholder"}
+    inner = {**made.state_dict, **made.constants}
+    inputs, constants, parameters = list[fx.Node](), dict[str, Tensor](), dict[str, str]()
+    for given in made.graph_signature.input_specs:
+        if given.kind is InputKind.USER_INPUT:
+            inputs.append(placed[given.arg.name])
+        else:
+            constants[given.arg.name] = inner[str(given.target)].detach()
+            parameters[given.arg.name] = str(given.target)
+    return ProgramStatement(name, made.graph, tuple(inputs), constants, parameters)
