@@ -110,6 +110,15 @@ KINDS = {
         "--dir=BWD_W --dtag=axb mb4ic3iw3oc5ow3kw2pw1",
         "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src --split=mb:2 --join=atomic",
     ),
+    "taps-and-channels-in-parts": (
+        "--dir=FWD_B --attr-post-ops=relu mb1ic4iw3oc3ow3kw3pw1",
+        "--lane=ow --register=oc:2 --realise=pad_copy --group=oc:2,ic:2,ow:2 --shared=src,wei --split=kw:3,ic:2",
+    ),
+    "images-and-rows-that-are-added-atomically": (
+        "--dir=BWD_W --dtag=axb mb2ic3ih2iw3oc5oh2ow3kh1kw2pw1",
+        "--lane=oc --register=ic:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src --split=mb:2,oh:2 "
+        "--join=atomic",
+    ),
     "weights-and-bias": ("--dir=BWD_WB mb2ic3iw3oc5ow3kw2pw1", "--lane=oc --realise=mask --group=oc:4"),
     "deconvolution": ("--deconv mb1ic2ih2iw2oc2oh3ow3kh3kw3sh2sw2ph1pw1", "--lane=oc --realise=mask --group=oc:4,ow:2"),
     "matmul": ("--matmul --bia-dt=f32 3x5:5x3",

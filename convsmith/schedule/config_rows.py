@@ -210,9 +210,9 @@ def _check_remainder(config: Config, value: Sizes) -> None:
 
 
 def _check_split(config: Config, value: Sizes) -> None:
-    for _, parts in value:
-        if parts < 1 or len(value) > 1:
-            raise ConfigError("split", f"--split={sizes_text(value)}: expected one loop, in at least one part")
+    loops = [name for name, _ in value]
+    if any(parts < 1 for _, parts in value) or len({*loops}) < len(loops):
+        raise ConfigError("split", f"--split={sizes_text(value)}: expected different loops, each in at least one part")
 
 
 def _check_diagonal(config: Config, value: Sizes) -> None:
@@ -340,8 +340,8 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("remainder", kind="tail", of="register", example="oc:8", doc="""loop -> iterations of the tiles of what its
         register tiles leave, where its extent is known at the call; what these leave is done in powers of two""",
         machines="vectors", check=_check_remainder),
-    _level("split", example="mb:2", doc="""a reduction loop and the number of parts in which it is summed, so that
-        threads share it; on machines that have groups, it may be a fused loop, which has parts of whole steps of a
+    _level("split", example="mb:2", doc="""reduction loops and the number of parts in which each is summed, so that
+        threads share it; on machines that have groups, one may be a fused loop, which has parts of whole steps of a
         group, and the last part what they leave""", check=_check_split),
     _level("diagonal", example="g:16", doc="""loop over groups of a convolution -> groups side by side in one product,
         whose packed weights have zeros beside the diagonal of their matrix; the channels of these groups are columns

@@ -75,10 +75,12 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
         return
     if not config.tiles_at("split"):
         raise ConfigError("join", "--join=atomic needs --split=")
-    (loop, parts), *_ = config.tiles_at("split")
-    if not has_parts(loops, config, loop, parts):
-        legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
-        raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
+    for loop, parts in config.tiles_at("split"):
+        if not has_parts(loops, config, loop, parts):
+            legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
+            raise ConfigError(
+                "split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}"
+            )
     if st.acc not in ATOMIC or st.c.dtype != st.acc:
         raise ConfigError(
             "join", f"--join=atomic: sums of {st.acc} give {st.c.name} of {st.c.dtype}; legal are results of the type "

@@ -30,7 +30,7 @@ from convsmith.schedule.nest import Nest, NestBuilder
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape, named_row
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.parts import PART
+from convsmith.statement.parts import part_loop
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement, View
 
@@ -95,15 +95,17 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
                 "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
                 f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
             )  # fmt: skip
-    in_parts = {v for view in st.factors for x in view.coords if Var(PART) in dict(x.terms) for v in dict(x.terms)}
+    split = config.tiles_at("split")
+    numbers = {Var(part_loop(n)) for n in range(len(split))}
+    in_parts = {v for view in st.factors for x in view.coords if numbers & {*dict(x.terms)} for v in dict(x.terms)}
     size = config.group_size(terms)
     if loops.extents[terms] % size and in_parts & {Var(d) for d in loops.dims[terms]}:
         return ConfigError(
             "hardware", f"--realise=hardware: {loops.extents[terms]} terms of a part of the reduction stand "
             f"beside those of another one in memory; legal is a step that divides them, found {size}",
         )  # fmt: skip
-    split, parts = next(iter(config.tiles_at("split")), ("", 1))
-    if config.join == "atomic" and split == terms and terms_of_part(loops.whole(terms), config, parts) % size:
+    parts = dict(split).get(terms, 1)
+    if config.join == "atomic" and parts > 1 and terms_of_part(loops.whole(terms), config, parts) % size:
         return ConfigError(
             "hardware", f"--realise=hardware: a part of the reduction is no whole steps of {size}; legal is a step "
             f"that divides {terms_of_part(loops.whole(terms), config, parts)}",

@@ -21,14 +21,16 @@ from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardwa
 from convsmith.schedule.loops import fused_chain, fused_dims, in_parts, with_phases
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import cuts_iterations, splits_on_devices
+from convsmith.statement.parts import cuts_iterations, splits_of_loops, splits_on_devices
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
 MAX_PARTS = 64
 """Maximum number of parts of a reduction."""
 MAX_TURNS = 2
-"""Number of tiles that a unit computes one after the other beyond which the reduction has no parts."""
+"""Number of tiles that a unit computes one after the other beyond which the reduction has no parts, or, with parts,
+none along several loops.
+"""
 
 
 class EngineTile(NamedTuple):
@@ -107,8 +109,11 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
             tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
             found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step, longest / step))
             if device.units.turns(tiles) <= MAX_TURNS:
-                for loop, parts, steps in _splits(whole, terms, step, count_of_terms, {x.tap for x in cut.values()}):
-                    made, most = config.changed(split=((loop, parts),)), steps * longest / count_of_terms
+                for split, steps in _splits(whole, terms, step, count_of_terms, {x.tap for x in cut.values()}):
+                    made, most = config.changed(split=split), steps * longest / count_of_terms
+                    parts = prod(n for _, n in split)
+                    if len(split) > 1 and device.units.turns(tiles * parts) > MAX_TURNS:
+                        continue
                     found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step, most))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
@@ -182,23 +187,24 @@ def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
 
 def _splits(
     st: Statement, terms: list[Dim], step: int, count_of_terms: float, tapped: Collection[str]
-) -> Iterator[tuple[str, int, float]]:  # fmt: skip
-    """Yield splits of a reduction, each a loop, the number of its parts, and the steps of a part, of ``step`` terms:
-    the loop of all ``terms`` if it is fused, and otherwise loops in equal parts, of channels or of taps other than the
+) -> Iterator[tuple[tuple[tuple[str, int], ...], float]]:  # fmt: skip
+    """Yield splits of a reduction, each the numbers of parts of its loops, and the steps of a part, of ``step`` terms:
+    of the loop of all ``terms`` if it is fused, and of loops in equal parts, of channels or of taps other than the
     ``tapped`` ones, which have phases.
     """
-    if not splits_on_devices(st):
-        return
-    whole = count_of_terms / step
+    shares: dict[str, dict[int, float]] = {}
     if len(terms) > 1:
         loop, _ = fused_chain([d.name for d in terms])
         count = prod(d.size for d in terms)
         for n in range(2, MAX_PARTS + 1):
             steps = -(-count // (n * step))
             if (n - 1) * steps * step < count and not cuts_iterations(terms, steps * step):
-                yield loop, n, steps * whole * step / count
+                shares.setdefault(loop, {})[n] = steps * step / count
     for d in st.of("k"):
         if (d not in terms or len(terms) == 1) and d.name not in tapped:
             for n in range(2, min(d.size, MAX_PARTS) + 1):
                 if not d.size % n and not (d in terms and d.size // n % step):
-                    yield d.name, n, whole / n
+                    shares.setdefault(d.name, {})[n] = 1 / n
+    for split in splits_of_loops(shares, MAX_PARTS):
+        if splits_on_devices(st, len(split)):
+            yield split, count_of_terms / step * prod(shares[loop][n] for loop, n in split)

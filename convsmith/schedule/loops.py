@@ -150,12 +150,15 @@ def in_parts(st: Statement, config: Config, machine: Machine) -> Statement:
     """Return the statement with the parts of its reduction that ``config`` gives results of their own. On a device, a
     part may be whole steps of several dims, whose loops are fused.
     """
-    for loop, parts in config.tiles_at("split") if config.join == "ordered" else ():
+    split = config.tiles_at("split") if config.join == "ordered" else ()
+    if split and machine.device is not None and not splits_on_devices(st, len(split)):
+        text = ",".join(f"{loop}:{parts}" for loop, parts in split)
+        raise ConfigError(
+            "split", f"--split={text}: an operand has more than {MAX_DIMS - len(split)} dims; legal with parts of "
+            f"{len(split)} loops are at most as many",
+        )  # fmt: skip
+    for loop, parts in split:
         dims = fused_dims(config, loop)
-        if machine.device is not None and not splits_on_devices(st):
-            raise ConfigError(
-                "split", f"--split={loop}:{parts}: an operand has {MAX_DIMS} dims; legal with a split are fewer"
-            )
         loops = loops_after_fusing(st, config)
         if machine.device is None or len(dims) == 1 or loop not in loops.extents:
             st = split_reduction(st, ((loop, parts),))

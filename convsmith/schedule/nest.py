@@ -20,7 +20,7 @@ from convsmith.schedule.loops import Loop, Loops, terms_of_part
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.parts import PART
+from convsmith.statement.parts import part_loop
 from convsmith.statement.statement import Statement
 
 UNROLLED = 512
@@ -279,7 +279,8 @@ class NestBuilder:
 
     def part(self, loop: Loop) -> Loop:
         """Return the loop over the terms of a part, if groups share ``loop`` of the reduction, otherwise ``loop``."""
-        parts = dict(self.config.tiles_at("split")).get(loop.of)
+        split = self.config.tiles_at("split")
+        parts = dict(split).get(loop.of)
         if parts is None or (self.config.join == "ordered" and len(loop.dims) == 1):
             return loop
         size = terms_of_part(loop, self.config, parts)
@@ -289,7 +290,8 @@ class NestBuilder:
             return own
         self.s.run(simplify)
         self.s.run(solve, over)  # a part has the terms of its own iteration alone
-        self.parts[PART] = [over._replace(name=PART, role="batch")]
+        name = part_loop([n for n, _ in split].index(loop.of))
+        self.parts[name] = [over._replace(name=name, role="batch")]
         return own
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:

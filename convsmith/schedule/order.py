@@ -78,9 +78,9 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
     """Bind the loops of an ordered nest over groups and over their threads, if there are any. Groups that sum parts of
     the reduction add them to the result.
     """
-    for x in nest.parts:
-        s.run(reorder, (x, *nest.steps, *nest.terms))
-        s.add_atomically(x, (*nest.threads, *nest.accumulators))
+    if nest.parts:
+        s.run(reorder, (*nest.parts, *nest.steps, *nest.terms))
+        s.add_atomically(nest.parts, (*nest.threads, *nest.accumulators))
     if nest.threads:
         s.run(bind, nest.grid, "grid")
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")

@@ -313,11 +313,11 @@ class Schedule:
 
     # -- Groups of threads --------------------------------------------------------------------------------------------
 
-    def add_atomically(self, parts: Loop, loops: Sequence[Loop]) -> None:
-        """Run the iterations of ``parts``, each of which computes a part of each sum, in parallel outside of the nest
-        ``loops``. They add to the result, which the kernel of `zeroing_loops` first sets to zero.
+    def add_atomically(self, parts: Sequence[Loop], loops: Sequence[Loop]) -> None:
+        """Run the iterations of the loops ``parts``, each of which computes a part of each sum, in parallel outside of
+        the nest ``loops``. They add to the result, which the kernel of `zeroing_loops` first sets to zero.
         """
-        self.run(block_reduction, parts, tuple(loops), None, (), True)
+        self.run(block_reduction, tuple(parts), tuple(loops), None, (), True)
 
     def tensor_copies(self, copies: Sequence[tuple[Copy, MappedCopy]]) -> None:
         """Replace the nests that fill copies by a copy engine, each through its tensor map."""

@@ -24,7 +24,7 @@ from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row,
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing, side_by_side
 from convsmith.schedule.packed_operands import packed_statement
-from convsmith.statement.parts import splits_on_devices
+from convsmith.statement.parts import splits_of_loops, splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import fused_loops, neighbours_of, split_loops
@@ -207,17 +207,19 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the parts of the reduction along each of its dims, and along fused ones, and how groups join them."""
+    """Yield the parts of the reduction along its dims, and along fused ones, and how groups join them."""
     st, fused = at.statement, [n for n in at.loops.of("k") if len(at.loops.dims[n]) > 1]
     if not splits_on_devices(st):
         return
     yield dict(split=(), join="ordered")
-    ways = [(d.name, n) for d in st.of("k") for n in PARTS if not d.size % n]
-    ways += [(loop, n) for loop in fused for n in PARTS if has_parts(at.loops, at.config, loop, n)]
-    for way in ways:
-        yield dict(split=(way,), join="ordered")
-        if st.acc in ATOMIC and st.c.dtype == st.acc and way[0] in at.loops.extents:
-            yield dict(split=(way,), join="atomic")
+    ways = {d.name: [n for n in sorted({*PARTS, d.size}) if n > 1 and not d.size % n] for d in st.of("k")}
+    ways |= {loop: [n for n in PARTS if has_parts(at.loops, at.config, loop, n)] for loop in fused}
+    for split in splits_of_loops(ways, PARTS[-1]):
+        if not splits_on_devices(st, len(split)):
+            continue
+        yield dict(split=split, join="ordered")
+        if st.acc in ATOMIC and st.c.dtype == st.acc and all(loop in at.loops.extents for loop, _ in split):
+            yield dict(split=split, join="atomic")
 
 
 def _fusions(at: DevicePoint) -> Iterator[Changes]:

@@ -5,7 +5,7 @@ Parts give work to units that have no tile of the result. Each part stores its s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -18,7 +18,7 @@ from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.parts import splits_on_devices
+from convsmith.statement.parts import splits_of_loops, splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import engine_features, parts_features
 from convsmith.tune.device_fragments import DeviceChoice
@@ -74,16 +74,17 @@ def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> C
     groups, least = nest.groups, machine.device.costs.resident / nest.size
     turn = choice.cycles / units.turns(groups)
 
-    def expected(parts: int) -> float:
+    def expected(split: Sequence[tuple[str, int]]) -> tuple[float, int]:
+        parts = prod(n for _, n in split)
         turns = max(units.turns(groups * parts), least)
-        return turns * turn / parts + cycles(parts_features("thread", parts, st, machine), machine)
+        return turns * turn / parts + cycles(parts_features("thread", parts, st, machine), machine), parts
 
-    ways = [(expected(1), 1, "")]
+    ways: dict[str, list[int]] = {}
     for d in (x for n in st.reduce for x in st.of("k") if x.name == n and n not in st.residues):
-        even = (n for n in range(2, min(d.size, MAX_PARTS) + 1) if not d.size % n)
-        ways += [(expected(n), n, d.name) for n in even if not d.size // n % config.group_size(d.name)]
-    _, parts, loop = min(ways, key=lambda way: way[:2])
-    return config.changed(split=((loop, parts),)) if loop else config
+        even = [n for n in range(2, min(d.size, MAX_PARTS) + 1) if not d.size % n]
+        ways[d.name] = [n for n in even if not d.size // n % config.group_size(d.name)]
+    legal = (x for x in splits_of_loops(ways, MAX_PARTS) if splits_on_devices(st, len(x)))
+    return config.changed(split=min(((), *legal), key=expected))
 
 
 def parts_lines(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -93,11 +94,12 @@ def parts_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     config, machine = plan.config, plan.machine
     if not isinstance(config, Config) or machine.device is None or not config.tiles_at("split"):
         return
-    ((loop, parts),) = config.tiles_at("split")
+    split = config.tiles_at("split")
+    loops, parts = " and ".join(f"{loop} in {n} parts" for loop, n in split), prod(n for _, n in split)
     tiles, units = prod(x.extent for x in plan.main.nest.grid), machine.device.units
     joined = "adds its sums to the result" if config.join == "atomic" else "stores its sums, which a kernel adds up"
     yield "parts", (
-        f"{loop} in {parts} parts, each of which {joined}: {tiles} tiles instead of {-(-tiles // parts)} for "
+        f"{loops}, each of which {joined}: {tiles} tiles instead of {-(-tiles // parts)} for "
         f"{units.count} units"
     )
     if config.realise == "hardware" and config.join == "ordered":

@@ -45,6 +45,11 @@ SPLIT = [
         "--lane=oc --split=ic:2 --offsets=sums --flip=src,wei",
     ),
     ("--dt=u8:s8:s32 --attr-post-ops=s32_add:per_oc --dtag=aBx16b mb1ic4iw5oc6kw3pw1", "--lane=oc --split=kw:3"),
+    ("--dir=BWD_W --stag=axb --dtag=axb mb2ic5ih6oc7kh3ph1", "--lane=oc --register=ic:2 --split=mb:2,oh:3"),
+    (
+        "--dt=u8:s8:u8 --attr-scales=wei:per_oc+dst:common:2 --attr-zero-points=src:common:3 mb1ic16iw5oc6kw3pw1",
+        "--lane=oc --split=kw:3,ic:2 --order=part2,part",
+    ),
     ("--matmul --dt=f16 --bia-dt=f32 3x64:64x5", "--lane=k --split=k:4"),
     ("--matmul --stag=acb 2x3x8:1x8x5", "--lane=n --split=k:2"),
     (

@@ -229,6 +229,16 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
                              forward(row="wgmma_m64n16k16_f16") + " --split=kh:3 --join=atomic"),
     "bytes added by groups": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih9oc24oh9kh1",
                               forward(k=128, row="wgmma_m64n16k32_s8") + " --split=ic:2 --join=atomic"),
+    "channels and taps in parts": (f"--dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=relu mb1ic128ih5oc24oh5kh3ph1",
+                                   forward() + " --split=kh:3,ic:2"),
+    "channels and taps added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic128ih5oc24oh5kh3ph1",
+                                          forward() + " --split=kh:3,kw:3,ic:2 --join=atomic"),
+    "backward by data, a stride and parts of two loops": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb2ic64ih4iw7oc128oh5ow4kh2kw3ph1pw1sw2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:32 "
+        "--group=mb_ih_iw:64,ic:32,oc:64 --shared=diff_dst,wei --buffers=3 --split=kh:2,oc:2 "
+        "--instruction=wgmma_m64n32k16_bf16_k_mn",
+    ),
     "backward by data, added by groups": (
         f"--dir=BWD_D {LAST} --dt=f32:bf16:bf16 mb1ic64ih5oc128oh5kh3ph1",
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 --group=mb_ih_iw:64,ic:64,oc:64"

@@ -132,6 +132,14 @@ AMPERE = {
     "weights-added": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic16ih6oc16oh6kh3ph1",
                       _bf16("--register=oc:8,ic:16 --group=oc:16,ic:16,ow:8,oh:2 --split=mb:2 --join=atomic", "oc",
                             "src,diff_dst")),
+    "parts-of-two-loops": (f"{_CHANNELS_LAST} --wtag=axb --dt=bf16 mb1ic64iw18oc20ow18kw3pw1",
+                           _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --split=kw:3,ic:2 --load_ahead=yes "
+                                 "--buffers=3 --copies=async --pad=src:8,wei:8")),
+    "weights-added-along-two-loops": (
+        f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic16ih4iw6oc16oh4ow6kh3kw3ph1pw1",
+        _bf16("--register=oc:8,ic:16 --group=oc:16,ic:16,ow:8,oh:2 --split=mb:2,oh:2 --join=atomic", "oc",
+              "src,diff_dst"),
+    ),
     "volume": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic8id3ih4iw4oc8od3oh4ow4kd3kh1kw2pd1",
                _bf16("--register=oc:8,oh:4,ow:4 --group=oc:8,oh:4,ow:4,ic:8,kw:2")),
 }  # fmt: skip
@@ -182,6 +190,10 @@ SMALL = {
         f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16 mb2ic5iw9oc5ow9kw1",
         _bf16("--fuse=mb+ow --register=oc:8,ic:16 --group=oc:8,ic:16,mb_ow:16 --split=mb_ow:2", "oc", "src,diff_dst"),
         "sm_80",
+    ),
+    "taps-and-channels-in-parts": (
+        f"{_CHANNELS_LAST} --dt=bf16 mb1ic16iw9oc5ow9kw2pw1",
+        _words("m16n8k8_bf16", "--register=oc:8,ow:16 --group=oc:8,ow:16,ic:8 --split=kw:2,ic:2"), "sm_80",
     ),
     "quads": (f"{_CHANNELS_LAST} --dt=f16:f16:f32 mb1ic3iw9oc5ow9kw3pw1",
               _half("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:4"), "sm_70"),

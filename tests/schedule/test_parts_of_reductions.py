@@ -9,7 +9,11 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.loops import in_parts
 from convsmith.schedule.planned import plan_for
+from convsmith.statement.parts import PART, part_loop, splits_of_loops, sum_of_parts
+from convsmith.statement.views import statement
+from convsmith.tune.device import device_config
 
 
 @pytest.mark.parametrize(
@@ -18,6 +22,8 @@ from convsmith.schedule.planned import plan_for
         ("", [("conv", "main")]), ("--split=mb:2", [("conv", "main"), ("sums", "after")]),
         ("--split=mb:4 --join=ordered", [("conv", "main"), ("sums", "after")]),
         ("--split=mb:2 --join=atomic", [("conv", "main")]),
+        ("--split=mb:2,ow:3", [("conv", "main"), ("sums", "after")]),
+        ("--split=mb:2,ow:3 --join=atomic", [("conv", "main")]),
     ],
 )  # fmt: skip
 def test_kernels_of_a_split_reduction(words: str, statements: list[tuple[str, str]]) -> None:
@@ -27,6 +33,50 @@ def test_kernels_of_a_split_reduction(words: str, statements: list[tuple[str, st
     with interning():
         plan = plan_for(parse_problem("--dir=BWD_W mb4ic2iw4oc4kw2"), config, target("opencl"))
         assert [(k.statement.name, k.statement.when) for k in plan.kernels] == statements
+
+
+def test_parts_of_several_loops_are_counted_together() -> None:
+    """The results of the parts have one dim more than the sums; one statement adds up all of them."""
+    problem, machine = parse_problem("mb1ic8iw5oc4kw3"), target("sm_80")
+    config = Config.parse("--target=sm_80 --pack= --lane=oc --realise=mask --group=oc:4 --split=kw:3,ic:4")
+    with interning():
+        st = in_parts(statement(problem, machine), config, machine)
+        assert [(d.name, d.size) for d in st.dims[:2]] == [(PART, 3), (part_loop(1), 4)]
+        assert str(st.c.coords[0]) == "part * 4 + part2"
+        assert st.c.layout.shape == (12, 1, 4, 3)
+        assert {d.name: d.size for d in st.of("k")} == {"ic": 2, "kw": 1}
+        added = sum_of_parts(st)
+        assert [(d.name, d.size) for d in added.of("k")] == [(PART, 12)]
+        assert added.whole is st.whole and not st.whole.part_of
+
+
+def test_splits_of_several_loops_have_other_numbers_of_parts() -> None:
+    found = list(splits_of_loops({"kh": (3,), "kw": (3,), "ic": (2, 4)}, 16))
+    assert found == [
+        (("kh", 3),), (("kw", 3),), (("ic", 2),), (("ic", 4),), (("kh", 3), ("kw", 3)), (("kh", 3), ("ic", 2)),
+        (("kh", 3), ("ic", 4)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["--split=kw:3,ic:5", "--split=kw:3,oc:2", "--split=kw:3,ic:5 --join=atomic"])
+def test_each_loop_has_equal_parts(words: str) -> None:
+    config = Config.parse(f"--target=sm_80 --pack= --lane=oc --realise=mask --group=oc:4 {words}")
+    with interning(), pytest.raises(ConfigError, match=r"--split=\w+:\d: legal is a reduction loop and a divisor"):
+        plan_for(parse_problem("mb1ic8iw5oc4kw3"), config, target("sm_80"))
+
+
+@pytest.mark.parametrize(
+    ("level", "line", "split"),
+    [
+        ("sm_90a", "mb1ic128ih7oc128kh3ph1", (("kh", 3), ("kw", 3))),
+        ("sm_80", "mb1ic64ih14oc64kh3ph1", (("kh", 3), ("ic", 2))),
+        ("sm_80", "--dir=BWD_D mb1ic64ih7oc64kh3ph1", (("kh", 3), ("kw", 3), ("oc", 2))),
+        ("sm_80", "--dir=BWD_W mb2ic96ih28oc96kh3ph1", (("mb", 2), ("oh", 4))),
+    ],
+)  # fmt: skip
+def test_few_channels_have_parts_along_several_loops(level: str, line: str, split: tuple[tuple[str, int], ...]) -> None:
+    problem = parse_problem(f"--stag=axb --wtag=axb --dtag=axb --dt=bf16 {line}")
+    assert device_config(problem, target(level)).tiles_at("split") == split
 
 
 def test_adjacent_threads_add_up_adjacent_sums() -> None:

@@ -40,9 +40,9 @@ def warp_groups(
     row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
     s.reorder(*(x for x in tile.grid if x not in tile.parts), *sums)
-    for x in tile.parts:
-        s.reorder(x, *tile.stepping, tile.steps, term)
-        s.add_atomically(x, sums)
+    if tile.parts:
+        s.reorder(*tile.parts, *tile.stepping, tile.steps, term)
+        s.add_atomically(tile.parts, sums)
     s.bind("grid", *tile.grid)
     s.bind("warp", tile.warps)
     s.fission(*sums)
