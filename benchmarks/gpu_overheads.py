@@ -83,7 +83,7 @@ def _as_on_gpu(torch: Any) -> Any:
     from convsmith.runtime.array_readers import ArrayReader
 
     def form(x: Any) -> object:
-        return None if x.is_cuda or x.requires_grad or x.is_neg() else (x.shape, x.stride(), x.dtype, x.device)
+        return None if x.is_cuda or x.requires_grad or x.is_neg() else (x.shape, x.stride(), x.dtype, x.get_device())
 
     def new(_: Any, shape: Any, strides: Any, dtype: str) -> Any:
         return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))

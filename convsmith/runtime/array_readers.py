@@ -31,8 +31,7 @@ class ArrayReader(NamedTuple):
 
     def new_for(self, like: Any, spec: ArraySpec) -> Any:
         """Return a new array on the device of `like`, in the form of an argument."""
-        itemsize = spec.dtype.itemsize
-        return self.new(like, spec.shape, [stride // itemsize for stride in spec.strides], spec.dtype.name)
+        return self.new(like, spec.shape, spec.steps, spec.type_name)
 
 
 def _of_torch(torch: Any) -> dict[type, ArrayReader]:
@@ -42,7 +41,7 @@ def _of_torch(torch: Any) -> dict[type, ArrayReader]:
     def form(x: Any) -> object:
         if not x.is_cuda or x.requires_grad or x.is_neg():
             return None
-        return x.shape, x.stride(), x.dtype, x.device
+        return x.shape, x.stride(), x.dtype, x.get_device()
 
     def stream(x: Any) -> int:
         return int(raw(x.get_device()) if raw is not None else torch.cuda.current_stream(x.device).cuda_stream)

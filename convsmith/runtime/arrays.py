@@ -199,7 +199,9 @@ def within_text(limit: float) -> str:
 
 
 class ArraySpec:
-    """The numpy array that one argument requires: its `dtype`, `shape` and `strides` (bytes)."""
+    """The numpy array that one argument requires: its `dtype`, which numpy calls `type_name`, its `shape`, and its
+    `strides` in bytes, which are `steps` in elements.
+    """
 
     def __init__(self, argument: Argument) -> None:
         layout = Layout.of_tag(argument.layout, argument.shape)
@@ -209,6 +211,7 @@ class ArraySpec:
         self.plain = layout.is_plain
         self.shape = argument.shape if self.plain else layout.physical_shape
         strides = layout.strides if self.plain else [block.stride for block in layout.blocks]
+        self.steps, self.type_name = tuple(strides), self.dtype.name
         self.strides = tuple([stride * itemsize for stride in strides])
         self.empty_tensor = 0 in self.shape
         self.extent = layout.size * itemsize

@@ -124,12 +124,11 @@ class _LaunchStream(threading.local):
     """The stream on which the calling thread launches kernels: by default the default stream, which waits for all
     streams.
 
-    The caller waits for ``queued`` launches, the runtime for all other launches. Arrays that calls pass are
-    ``resident`` if all of them are in device memory.
+    ``state`` is the number of the stream, whether the caller waits for launches, where the runtime would wait
+    otherwise, and whether all arrays that calls pass are in device memory.
     """
 
-    number = 0
-    queued = resident = False
+    state = 0, False, False
 
 
 _stream = _LaunchStream()
@@ -144,11 +143,10 @@ class _OnStream:
         self._within = number, True, resident
 
     def __enter__(self) -> None:
-        self._before = _stream.number, _stream.queued, _stream.resident
-        _stream.number, _stream.queued, _stream.resident = self._within
+        self._before, _stream.state = _stream.state, self._within
 
     def __exit__(self, *_: object) -> None:
-        _stream.number, _stream.queued, _stream.resident = self._before
+        _stream.state = self._before
 
 
 class _Reserved:
@@ -189,7 +187,7 @@ class CudaMemory:
         """Return a positive number of the stream on which this thread launches, which no other stream has had; None if
         its work is captured.
         """
-        gpu, stream = _opened(), _stream.number
+        gpu, (stream, _, _) = _opened(), _stream.state
         with gpu.entered():
             if _is_capturing(gpu, stream):
                 return None
@@ -278,7 +276,7 @@ class CudaFunction(DeviceFunction):
         driver, name = gpu.driver, self.entry.symbol
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         values = (ctypes.c_uint64 * len(words))(*words)
-        launch = self.entry.launch
+        launch, (stream, is_queued, _) = self.entry.launch, _stream.state
         with self.launching, gpu.entered():
             function = self.loaded()
             copied = []
@@ -294,12 +292,12 @@ class CudaFunction(DeviceFunction):
             places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *map(address_of, maps))
             gpu.check(
                 driver.cuLaunchKernel(
-                    function, *launch.grid, *launch.group, launch.shared, _stream.number, ctypes.addressof(places), 0
+                    function, *launch.grid, *launch.group, launch.shared, stream, ctypes.addressof(places), 0
                 ),
                 f"entry {name}",
             )
-            if copied or not _stream.queued:
-                gpu.check(driver.cuStreamSynchronize(_stream.number), f"entry {name}")
+            if copied or not is_queued:
+                gpu.check(driver.cuStreamSynchronize(stream), f"entry {name}")
             for n, nbytes in copied:
                 if n in self.written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
@@ -340,14 +338,14 @@ class _Launch:
         self._arguments: tuple[Any, ...] = ()
 
     def __call__(self) -> None:
-        function, stream = self._function, _stream
-        if not stream.resident or function.has_host_memory:
+        function, (stream, _, is_resident) = self._function, _stream.state
+        if not is_resident or function.has_host_memory:
             return function(self._block, self._keep)
         gpu = function.opened()
         if not gpu.is_entered():
             with gpu.pushed():
-                return self._launch(gpu, stream.number)
-        return self._launch(gpu, stream.number)
+                return self._launch(gpu, stream)
+        return self._launch(gpu, stream)
 
     def _launch(self, gpu: _OpenedGpu, stream: int) -> None:
         words = self._words[:]

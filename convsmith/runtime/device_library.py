@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import RenewedLock
+from convsmith.diag.system import at_fork
 
 __all__ = ["ALIGNMENT", "DeviceFunction", "DeviceLibrary", "OpenedOnce", "nbytes_of"]
 
@@ -33,22 +34,29 @@ class OpenedOnce(Generic[Gpu]):
         self._make, self._name, self._code = make, name, code
         self.guard = RenewedLock()
         self._opened: Gpu | None = None
+        self._usable: Gpu | None = None
+        """The device, in the process that has opened it."""
         self._process = 0
+        at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        self._usable = None
 
     def __call__(self) -> Gpu:
-        process, opened = os.getpid(), self._opened
-        if opened is not None and process == self._process:
-            return opened
+        usable = self._usable
+        if usable is not None:
+            return usable
         with self.guard.lock:
             if self._opened is None:
-                self._opened, self._process = self._make(), process
-            if self._process != process:
+                self._opened, self._process = self._make(), os.getpid()
+                self._usable = self._opened
+            if self._usable is None:
                 raise UnsupportedError(
-                    f"process {process} was forked from process {self._process} after that had started "
+                    f"process {os.getpid()} was forked from process {self._process} after that had started "
                     f"{self._name}, which a fork cannot use; legal is a process that is spawned",
                     code=self._code,
                 )
-            return self._opened
+            return self._usable
 
 
 def nbytes_of(argument: Argument) -> int:
