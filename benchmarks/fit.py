@@ -49,7 +49,10 @@ FACTORS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
 """Multiples of a cost that are tried."""
 SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
-OFF = ("prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn", "extend")
+OFF = (
+    "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels", "page_turn",
+    "extend",
+)  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {"page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0)}
 """The cycles that are tried for those of them that are no sizes in bytes."""

@@ -76,6 +76,10 @@ KINDS = {
         "--stag=axb --dtag=axb mb1ic8ih3iw4oc12oh3ow4kh1kw1",
         "--lane=oc --fuse=oh+ow,mb+oh_ow --register=mb_oh_ow:3,oc:4 --order=oc,mb_oh_ow --reduce=kh,kw,ic --fetch=wei",
     ),
+    "pixels-of-the-next-tile-fetched": (
+        "--stag=aBx4b --dtag=axb mb1ic8ih3iw4oc7oh3ow4kh1kw1",
+        "--lane=oc --fuse=oh+ow --register=oh_ow:5,oc:4 --order=mb,oc,oh_ow --reduce=kh,kw,ic --fetch=src",
+    ),
     "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0",

@@ -175,6 +175,8 @@ class Costs:
     """Bytes from a vector of packed weights to the cache line that its load prefetches."""
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
+    fetched_pixels: int = 0
+    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile; 0 if no tile does."""
     prefetched_results: int = 0
     """Minimum bytes of a result from which loads of its vectors, to add to them, prefetch lines; 0 if no load does."""
 

@@ -15,7 +15,7 @@ LIMITS = frozenset({
     "temporaries", "hidden", "hidden_far", "page", "pages", "pages_near", "result_moves", "reload", "memory_byte",
     "thread_start", "weights_kept", "images_near", "scattered_rows", "scalable_units", "result_near", "weights_ahead",
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fragment_kept", "page_turn",
-    "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
+    "fetched_pixels", "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 

@@ -124,8 +124,9 @@ def _periods(s: Stmt, lane: Var) -> dict[Var, int]:
 
 @stages(*FLATTENED)
 def cross_blocks(kernel: Kernel, lane: str, most: int = MAX_CASES) -> Kernel:
-    """Split nests that write vectors along the loop ``lane`` across blocks into at most ``most`` cases, in each of
-    which lanes have constant distances.
+    """Split nests that write vectors along the loop ``lane`` across blocks into cases of constant distances of lanes.
+
+    A nest of more than ``most`` cases is unchanged.
 
     Before::
 

@@ -16,7 +16,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, Stmt, Store
+from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -83,6 +83,9 @@ class _Abstract(Rewriter):
 
     def visit_Store(self, s: Store) -> Stmt:
         return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
+
+    def visit_Prefetch(self, s: Prefetch) -> Stmt:
+        return Prefetch(s.buffer, self.access(s.buffer, s.index))
 
     def parameter(self, e: Index) -> Index:
         return self.indices.setdefault(e, Var(f"arg{len(self.indices)}"))

@@ -12,7 +12,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, Carried, For, Kernel, PointerLoad, Stmt, Store
+from convsmith.ir.stmt import Alloc, Carried, For, Kernel, PointerLoad, Prefetch, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -68,6 +68,9 @@ class _Carry(Rewriter):
 
     def visit_Store(self, s: Store) -> Stmt:
         return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
+
+    def visit_Prefetch(self, s: Prefetch) -> Stmt:
+        return Prefetch(s.buffer, self.access(s.buffer, s.index))
 
     def visit_For(self, s: For) -> Stmt:
         carried = tuple(c._replace(init=self.access(c.buffer, (c.init,))[0]) for c in s.carried)

@@ -370,8 +370,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _scope("stream", example="wei", doc="""operands whose elements pass through the first-level cache once: the lines of
         fragments are replaced first, and loads of vectors of packed weights, of pixels or of a result that is added to
         prefetch lines; or another result, whose vectors are stored past the caches""", machines="vectors"),
-    _scope("fetch", example="wei", doc="""packed weights of which the next tile of channels is fetched into the
-        second-level cache while tiles of pixels use the present one""", machines="vectors"),
+    _scope("fetch", example="wei,src", doc="""packed weights of which the next tile of channels is fetched into the
+        second-level cache while tiles of pixels use the present one; a source of which a tile fetches the pixels of the
+        next one""", machines="vectors"),
     _scope("resident", example="wei", doc="""operands whose part for a register tile stays in registers while loops
         run that do not move it""", machines="vectors"),
     _row("join", _TEXT, "atomic", """how the parts of `split` come together: each has memory of its own, which is added

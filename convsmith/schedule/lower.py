@@ -17,6 +17,7 @@ from convsmith.passes.collapse import collapse
 from convsmith.passes.cross_blocks import cross_blocks
 from convsmith.passes.delay_barriers import delay_barriers
 from convsmith.passes.fetch_next import fetch_next
+from convsmith.passes.fetch_pixels import fetch_pixels
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
@@ -50,7 +51,7 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop
+from convsmith.schedule.loops import Loop, loops_after_fusing
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.product_shape import fragment_rows
@@ -220,6 +221,8 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     stepping = [x for x in nest.reduce if x.level != "register" and x not in nest.depth]
     for x in reversed(stepping[:-1]):
         s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
+    if k.columns.a.name in k.config.staged("fetch"):
+        s.run(fetch_pixels, k.columns.a.name, nest.pixels[-1], stepping[-1])
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:
@@ -250,7 +253,8 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))
     for operand in check_fetches(k):
-        s.run(fetch_next, reads.name(operand))
+        if operand != k.columns.a.name:
+            s.run(fetch_next, reads.name(operand))
 
 
 def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
@@ -293,17 +297,33 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
 
 def check_fetches(k: KernelPlan) -> tuple[str, ...]:
     """Return the operands whose next part the kernel fetches. ConfigError if the config fetches another operand than
-    packed weights that are read as vectors.
+    packed weights that are read as vectors, and a source of which tiles read several pixels.
     """
     asked = k.config.staged("fetch")
     legal = [n.name for n in k.columns.factors[1:] if n.name in k.config.staged("pack") and not k.nest.rows]
+    if fetches_pixels(k.columns, k.config, k.machine):
+        legal.append(k.columns.a.name)
     if not set(asked) <= set(legal):
         raise ConfigError(
             "fetch",
-            f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors: "
-            f"{', '.join(legal) or 'none here'}",
+            f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors, and a source whose pixels "
+            f"have one tap, beside such weights: {', '.join(legal) or 'none here'}",
         )
     return asked
+
+
+def fetches_pixels(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether tiles of several pixels of a row can fetch the pixels of the next tile: vectors are weights, and
+    the caller's source is read where it is, once for each tile of channels.
+    """
+    if len(st.factors) < 2 or not st.constant or st.residues or config.phases or config.has_transform:
+        return False
+    loops, row = loops_after_fusing(st, config), target.rows.get(config.instruction)
+    plain = config.realise == "peel" and st.a.name not in (*config.staged("pack"), *dict(config.staged_at("pack_at")))
+    once = all(d.size == 1 for d in st.of("k") if d.axis) and target.device is None
+    tiled = [n for n, size in config.tiles_at("register") if loops.kinds.get(n) == "m" and size > 1]
+    vectors = loops.kinds.get(config.lane) == "n" and len(tiled) == 1 and (row is None or row.rows == 1)
+    return plain and once and vectors
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:

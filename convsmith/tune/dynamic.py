@@ -26,6 +26,7 @@ from convsmith.schedule.dynamic import (
     through_table,
 )
 from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.lower import fetches_pixels
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
@@ -84,7 +85,10 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     ratios = _ratios(models[0], configs, row)
     near = {_ordered(models, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in models[1:]]
-    return min(near, key=lambda c: near[c] + sum(each[c] for each in others))
+    best = min(near, key=lambda c: near[c] + sum(each[c] for each in others))
+    # Any call may read more than the caches hold, and fetching is nearly free for those that do not.
+    fetches = target.costs.fetched_pixels > 0 and fetches_pixels(st, best, target)
+    return best.changed(fetch=(st.a.name,)) if fetches else best
 
 
 def _ratios(model: Model, configs: Sequence[Config], row: str) -> dict[Config, float]:

@@ -10,7 +10,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.lower import has_full_vectors
+from convsmith.schedule.lower import fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.statement import Statement
 from convsmith.tune.blocks import BLOCKS_A_THREAD
@@ -174,13 +174,16 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
 
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
-    that are read as vectors, if all weights come from main memory.
+    that are read as vectors, if all weights come from main memory, and the pixels of the next tile of a large source.
     """
     row = target.rows.get(config.instruction)
     is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
-    if not target.costs.weights_byte or not st.constant or not is_vectors or config.flip:
+    if not st.constant or not is_vectors:
         return config
-    return config.changed(fetch=tuple(n for n in config.staged("pack") if n != st.a.name))
+    pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and fetches_pixels(st, config, target)
+    weights = bool(target.costs.weights_byte) and not config.flip
+    fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
+    return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

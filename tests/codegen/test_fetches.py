@@ -1,4 +1,4 @@
-"""Kernels that fetch the next part of their packed weights: results, which lines are fetched, and by which tiles."""
+"""Kernels that fetch the next part of weights, or the pixels of the next tile: results, which lines, by which tiles."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.fetch_next import fetch_next
+from convsmith.passes.fetch_pixels import fetch_pixels
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
@@ -54,6 +55,63 @@ def test_fetching_changes_no_result(line: str, words: str, threads: int) -> None
     for level in host_targets():
         if level.vector_bits:
             assert verify_kernel(cs.compile(line, config=str(_config(words, level)), threads=threads)).ok
+
+
+PIXELS = [
+    ("--stag=axb --dtag=axb mb2ic20ih7oc40oh7kh1ph0", "--fuse=oh+ow,mb+oh_ow --register=mb_oh_ow:5,oc:{2}"),
+    ("--stag=aBx16b --dtag=axb mb2ic32ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:3,oc:{1}"),
+    ("--dt=bf16 --stag=axb --dtag=axb mb1ic18ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:4,oc:{1}"),
+    ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:4,oc:{1}"),
+    ("--stag=axb --dtag=axb g2mb1ic16ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:4,oc:{1}"),
+    ("--stag=axb --dtag=axb mb1ic16ih7oc40oh4kh1sh2ph0", "--register=ow:4,oc:{1}"),
+]
+"""1x1 convolutions, whose tiles may fetch the pixels of the next tile."""
+
+
+@pytest.mark.sampled(4, "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("line", "words"), PIXELS)
+def test_fetching_pixels_changes_no_result(line: str, words: str, threads: int) -> None:
+    for level in host_targets():
+        if level.vector_bits:
+            config = str(_config(f"--lane=oc --reduce=kh,kw,ic {words}", level)).replace("fetch=wei", "fetch=src")
+            assert verify_kernel(cs.compile(line, config=config, threads=threads)).ok
+
+
+@pytest.mark.parametrize("read, fetched", [
+    ("i + p.i * 20 + p.o * 60", "i * 3 + p.o * 60 + 60"),
+    ("i % 4 + i // 4 * 90 + p.i * 4 + p.o * 12", "i % 4 * 3 + i // 4 * 90 + p.o * 12 + 12"),
+    ("i * 2 + p.i * 40 + p.o * 120", "i * 6 + p.o * 120 + 120"),
+    ("i + p.i * 40 + p.o * 120", ""),
+    ("i * 60 + p.i + p.o * 3", ""),
+    ("i + p.o * 60", ""),
+], ids=["pixels", "blocks", "pairs", "every-second-pixel", "rows", "one-pixel"])  # fmt: skip
+def test_a_step_fetches_its_share_of_the_next_tile(read: str, fetched: str) -> None:
+    text = f"""kernel k(a: f32[800], c: f32[12])
+  for p.o in 0 .. 4:
+    for i in 0 .. 20:
+      for p.i in 0 .. 3 #unrolled:
+        c[p.i + p.o * 3] = c[p.i + p.o * 3] + a[{read}]
+"""
+    lines = [line for line in str(fetch_pixels(parse_kernel(text), "a", "p.i", "i")).splitlines() if "prefetch" in line]
+    assert [line.strip() for line in lines] == ([f"prefetch a[{as_text(fetched)}]"] if fetched else [])
+
+
+def as_text(index: str) -> str:
+    """Return ``index`` as it prints."""
+    head = "kernel k(a: f32[999])\n  for p.o in 0 .. 4:\n    for i in 0 .. 20:\n"
+    return str(parse_kernel(f"{head}      prefetch a[{index}]\n")).split("prefetch a[")[1].rstrip("]\n")
+
+
+@pytest.mark.parametrize("line, words", [
+    (WINDOWS, "--lane=oc --register=ow:3,oc:16"),
+    (POINTWISE, "--lane=oc --fuse=oh+ow --register=oc:16"),
+    (POINTWISE, "--lane=oc --fuse=oh+ow --register=oh_ow:3,oc:16 --pack_at=src+oh_ow"),
+    (POINTWISE, "--lane=ow --register=oc:4,ow:16 --pack=src,wei"),
+], ids=["windows", "one-pixel", "packed", "vectors-of-pixels"])  # fmt: skip
+def test_pixels_that_cannot_be_fetched_are_refused(line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match="--fetch=src: legal are"):
+        plan(parse_problem(line).canonical(), Config.parse(f"--target=avx512 {words} --fetch=src"), AVX512)
 
 
 def test_a_transform_fetches_its_weights() -> None:
@@ -151,7 +209,7 @@ def test_parts_that_one_tile_reads_or_of_unknown_tiles_are_left(change: tuple[st
 
 @pytest.mark.parametrize(("line", "config"), [
     (POINTWISE, "--target=avx512 --lane=ow --register=ow:16,oc:4 --reduce=kh,kw,ic --pack= --fetch=wei"),
-    (POINTWISE, "--target=avx512 --lane=oc --register=ow:7,oc:32 --reduce=kh,kw,ic --fetch=src"),
+    (WINDOWS, "--target=avx512 --lane=oc --register=ow:3,oc:32 --reduce=kh,kw,ic --fetch=src"),
     (POINTWISE, "--target=avx512 --lane=oc --register=ow:7,oc:32 --reduce=kh,kw,ic --pack= --fetch=wei"),
 ])  # fmt: skip
 def test_other_operands_are_not_fetched(line: str, config: str) -> None:

@@ -9,7 +9,9 @@ from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import general
 from convsmith.tune.candidates import default_config
+from convsmith.tune.dynamic import dynamic_config
 from convsmith.tune.fragments import Panels, streamed_operand
 from convsmith.tune.space import Space
 
@@ -153,6 +155,31 @@ def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, stream
     problem = parse_problem(f"--stag=abx --dtag=abx {line}")
     configs = [default_config(problem, t) for t in (server.of(level), level)]
     assert [c.staged("stream") for c in configs] == [streamed, ()]
+
+
+@pytest.mark.parametrize(
+    ("line", "fetched"),
+    [
+        ("mb1ic256ih56oc64oh56kh1ph0", ("src",)),
+        ("--dt=bf16 mb4ic256ih56oc64oh56kh1ph0", ("src",)),
+        ("--dir=BWD_D mb8ic256ih28oc512oh28kh1ph0", ("diff_dst",)),
+        ("mb1ic256ih28oc64oh28kh1ph0", ()),
+        ("mb1ic256ih56oc64oh56kh3ph1", ()),
+        ("--dir=BWD_W mb1ic256ih56oc64oh56kh1ph0", ()),
+    ],
+)
+def test_pixels_of_the_next_tile_are_fetched_where_that_pays(line: str, fetched: tuple[str, ...]) -> None:
+    level = next(t for t in LEVELS if t.name == "avx512_bf16")
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
+    configs = [default_config(parse_problem(f"{LAYOUTS} {line}"), t) for t in (zen5.of(level), level)]
+    assert [c.staged("fetch") for c in configs] == [fetched, ()]
+
+
+def test_any_call_of_a_kernel_for_all_sizes_may_read_more_than_the_caches_hold() -> None:
+    level = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AMX)
+    problem = general(parse_problem(f"{LAYOUTS} mb1ic64ih8oc64oh8kh1ph0"))
+    assert dynamic_config(problem, level).staged("fetch") == ("src",)
+    assert dynamic_config(problem, AMX).staged("fetch") == ()
 
 
 def test_tiles_are_rated_again_in_the_order_that_they_get() -> None:

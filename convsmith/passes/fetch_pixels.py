@@ -1,0 +1,89 @@
+"""Fetch the pixels of the next register tile into the second-level cache while a tile computes.
+
+A tile of pixels reads one element of each of its pixels in every step of a sum, so that its cache lines are spread over
+as many runs of memory, which no prefetcher follows: each tile waits for lines from beyond the caches. If the pixels are
+contiguous, a step fetches a share of the next tile, in the order of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Index, Mod, Var, as_index, make_sum
+from convsmith.ir.rewrite import substitute
+from convsmith.ir.stmt import For, Kernel, Prefetch, Stmt, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.passes.contracts import FLATTENED, stages
+from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+
+LINE = 64
+"""Bytes of a cache line."""
+
+
+class _FetchPixels(ScopedRewriter):
+    def __init__(self, name: str, pixels: str, terms: str) -> None:
+        super().__init__()
+        self.name, self.pixels, self.terms = name, Var(pixels), terms
+
+    def visit_For(self, loop: For) -> Stmt:
+        if loop.var.name != self.terms or not (loop.lo.is_const and loop.hi.is_const):
+            return self._For(loop)
+        reads = next(self.reads(loop), None)
+        count = max((int(x.hi) for x in loops_of(loop) if x.var is self.pixels and x.hi.is_const), default=1)
+        ahead = None if reads is None else self.ahead(loop, reads[1], count)
+        if reads is None or ahead is None:
+            return loop
+        buffer, (start, step) = reads[0], ahead
+        fetched = [Prefetch(buffer, (start + n,)) for n in range(0, step, LINE // buffer.dtype.bytes)]
+        return For(loop.var, loop.lo, loop.hi, block(*fetched, loop.body), loop.kind, loop.carried)
+
+    def reads(self, s: Stmt) -> Iterator[tuple[Buffer, Index]]:
+        """Yield the loads of the array in ``s`` that depend on the loop over pixels."""
+        for v in walk(s):
+            if isinstance(v, Load) and v.buffer.name == self.name and self.pixels in variables_of(v.index[0]):
+                yield v.buffer, v.index[0]
+
+    def ahead(self, loop: For, at: Index, count: int) -> tuple[Index, int] | None:
+        """Return the first element that an iteration fetches, and the number of elements, where ``at`` is the element
+        that it reads of each of ``count`` pixels; None unless the pixels are contiguous.
+        """
+        pitch = dict(at.terms).get(self.pixels, 0)
+        first = substitute(at, {self.pixels: as_index(0)})
+        for atom, step in first.terms:
+            runs = loop.hi.const - loop.lo.const if atom is loop.var else 0
+            if isinstance(atom, Mod) and loop.var in variables_of(atom):
+                runs = atom.den
+            if step > 0 and runs * step == pitch:
+                moved = {a: c * (count if a is atom else 1) for a, c in first.terms}
+                return make_sum(first.const + count * pitch, moved), step * count
+        return None
+
+
+@stages(*FLATTENED)
+def fetch_pixels(kernel: Kernel, name: str, pixels: str, terms: str) -> Kernel:
+    """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels``.
+
+    Each iteration of the loop ``terms`` prefetches a share of them. The kernel is unchanged where an iteration does not
+    read one element, or some adjacent ones, of each pixel, or where pixels are not contiguous.
+
+    Before::
+
+        kernel k(a: f32[48], c: f32[6])
+          for p.o in 0 .. 3:
+            for i in 0 .. 8:
+              for p.i in 0 .. 2 #unrolled:
+                c[p.i + p.o * 2] = c[p.i + p.o * 2] + a[i + p.i * 8 + p.o * 16]
+
+    After ``fetch_pixels("a", "p.i", "i")``::
+
+        kernel k(a: f32[48], c: f32[6])
+          for p.o in 0 .. 3:
+            for i in 0 .. 8:
+              prefetch a[i * 2 + p.o * 16 + 16]
+              for p.i in 0 .. 2 #unrolled:
+                c[p.i + p.o * 2] = c[p.i + p.o * 2] + a[i + p.i * 8 + p.o * 16]
+    """
+    require_loops(kernel, (terms,), "fetch_pixels")
+    return with_body(kernel, _FetchPixels(name, pixels, terms).stmt(kernel.body))
