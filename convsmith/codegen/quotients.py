@@ -3,9 +3,11 @@
 A division takes as long as a dozen products. With ``r = 1 / s``, a quotient ``q = x * r`` is at most 1.5 units of its
 last place away from ``x / s``, and ``q + r * (x - q * s)``, in two fused steps, is ``x / s`` correctly rounded: a test
 tries each quotient that is close to the middle between two numbers (`tests/codegen/test_quotients.py`). This needs
-numbers and divisors far from the limits of f32. A quotient that becomes a byte can be clamped before, which keeps the
-numbers there. Where an instruction rounds to words (``rounds_words``), one clamp suffices: a quotient that overflows on
-the other side becomes infinite or NaN, hence the least word, which saturates as a number of that side.
+numbers and divisors far from the limits of f32. If ``s`` is a power of two, ``q`` is exact already: a branch leaves out
+the fused steps, which take more than half of the time of a quotient. A quotient that becomes a byte can be clamped
+before, which keeps the numbers there. Where an instruction rounds to words (``rounds_words``), one clamp suffices: a
+quotient that overflows on the other side becomes infinite or NaN, hence the least word, which saturates as a number of
+that side.
 
 Divisors beyond `MAX_DIVISOR` and negative ones, and added zero points beyond `MAX_ADDED`, for which clamped quotients
 are not close enough, take a branch to a division; threads of a device have quotients without branches
@@ -14,7 +16,7 @@ are not close enough, take a branch to a division; threads of a device have quot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convsmith.ir.buffer import Buffer
@@ -29,6 +31,8 @@ MAX_DIVISOR = 2.0**64
 MAX_ADDED = 2.0**18
 """Maximum size of a zero point that is added: a quotient between the clamps then errs by less than half a byte's unit.
 """
+PLACES = (1 << 23) - 1
+"""The bits of an f32 behind its first place: none is set in a power of two."""
 
 
 class Quotient(NamedTuple):
@@ -73,10 +77,12 @@ def _number(v: Value, written: set[Buffer]) -> Value | None:
 
 
 class _Numbers(NamedTuple):
-    """The operands that all quotients by one number share: whether it is near, the number, its reciprocal and what is
-    added, in all lanes, and the clamps; for a signed type, also a number whose quotient is rounded to zero.
+    """The operands that all quotients by one number share: whether it is a power of two, whether it is near, the
+    number, its reciprocal and what is added, in all lanes, and the clamps; for a signed type, also a number whose
+    quotient is rounded to zero.
     """
 
+    is_power: str
     is_near: str
     s: str
     reciprocal: str
@@ -90,9 +96,7 @@ def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
     ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
     x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
-    near, far, end = (emit.label(hint) for hint in ("near", "far", "end"))
-    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
-    emit.start(near)
+    exact, other, near, far, join, end = map(emit.label, ("exact", "other", "near", "far", "join", "end"))
     inside = x
     if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
         inside = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
@@ -100,16 +104,31 @@ def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     clamps = (("ogt", n.least), ("olt", n.greatest))
     for how, limit in clamps[bool(n.zero) :][:1] if words else clamps:
         inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
-    exact = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
-    arms = [(_whole(emit, _plus(emit, exact, n, ty), lanes), near)]
+    emit.lines.append(f"  br i1 {n.is_power}, label %{exact}, label %{other}")
+    emit.start(exact)
+    quotients = [(emit.put(f"fmul {ty} {inside}, {n.reciprocal}"), exact)]
+    emit.lines.append(f"  br label %{join}")
+    emit.start(other)
+    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
+    emit.start(near)
+    quotients.append((exact_quotient(emit, inside, n.s, n.reciprocal, lanes), near))
+    emit.lines.append(f"  br label %{join}")
+    emit.start(join)
+    quotient = _joined(emit, ty, quotients)
+    arms = [(_whole(emit, _plus(emit, quotient, n, ty), lanes), join)]
     emit.lines.append(f"  br label %{end}")
     emit.start(far)
     divided = _plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty)
     arms.append((_whole(emit, emit.saturated(divided, F32, t, lanes), lanes), far))
     emit.lines.append(f"  br label %{end}")
     emit.start(end)
-    bits = emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+    bits = _joined(emit, word, arms)
     return emit.narrowed(bits, t, lanes) if words else emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
+
+
+def _joined(emit: ValueEmitter, ty: str, arms: Sequence[tuple[str, str]]) -> str:
+    """Return the value of the block, by its label, from which control came."""
+    return emit.put(f"phi {ty} {', '.join(f'[ {x}, %{label} ]' for x, label in arms)}")
 
 
 def _whole(emit: ValueEmitter, x: str, lanes: int) -> str:
@@ -148,11 +167,13 @@ def numbers_of(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> _Number
         ends = [emit.put(f"fsub {f32} {x}, {added}") for x in ends]
     least, greatest, zero = (emit.put(f"fmul {f32} {x}, {s}") for x in ends)
     reciprocal = emit.put(f"fdiv {f32} {emit.const(F32, 1, 0)}, {s}")
+    places = emit.put(f"and i32 {emit.put(f'bitcast {f32} {s} to i32')}, {PLACES}")
+    is_power = emit.put(f"and i1 {is_near}, {emit.put(f'icmp eq i32 {places}, 0')}")
     in_lanes = {
         "s": s, "reciprocal": reciprocal, "added": added, "least": least, "greatest": greatest,
         "zero": zero if t.limits[0] else "",
     }  # fmt: skip
-    made = _Numbers(is_near, **{name: emit.splat(F32, x, lanes) if x else "" for name, x in in_lanes.items()})
+    made = _Numbers(is_power, is_near, **{name: emit.splat(F32, x, lanes) if x else "" for name, x in in_lanes.items()})
     for name, x in zip(_Numbers._fields, made, strict=True):
         emit.known.set((*key, name), x)
     return made

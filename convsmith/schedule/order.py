@@ -12,6 +12,7 @@ from convsmith.passes.fission import fission
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.rotate import rotate
+from convsmith.passes.start_sums import start_sums
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import bring_tiles
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
@@ -46,6 +47,12 @@ def is_drained(config: Config, nest: Nest) -> bool:
     return bool(nest.rows) or (config.spill_sums and bool(nest.accumulators) and not nest.along_k)
 
 
+def starts_sums(k: KernelPlan) -> bool:
+    """Return whether sums start at their zero points: vectors in registers that are not split along the reduction."""
+    nest = k.nest
+    return bool(k.statement.sums) and nest.has_lanes and not (nest.rows or nest.along_k or nest.depth)
+
+
 def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
     """Form the tile of sums of an ordered nest: each statement of the nest gets its own loops over the sums, within the
     loops over the reduction. Groups of threads share the loops of a grid.
@@ -63,6 +70,8 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
         fragments = tile_sums(s, nest.warp)
         sums = fragments.loops
     if own or sums:
+        if starts_sums(k):
+            s.run(start_sums, sums)
         s.run(fission, (*own, *sums), nest.widths)
     if nest.has_lanes:
         s.run(reorder, nest.register, INNERMOST)

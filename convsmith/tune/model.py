@@ -302,7 +302,7 @@ class Model(SharedFacts):
             if turns:
                 finish.append(("page_turn", held))
             if lane == self.batch:
-                live = live_vectors(loops, tile, v, self.src, is_held)
+                live = live_vectors(loops, tile, v, self.src, is_held, self.bytes == 1)
                 if live > target.registers:
                     finish.append(("spilled", live - target.registers))
             if finish:

@@ -124,7 +124,8 @@ def holding(model: Model, loops: Loops, config: Config) -> Config | None:
     tile = dict(config.tiles_at("register"))
     if config.lane != model.batch or not model.st.constant or model.stride_of(config.lane) > 1:
         return None
-    if not weights_fit(loops, tile, -(-tile[config.lane] // model.lanes), model.target.registers, model.src):
+    vectors = -(-tile[config.lane] // model.lanes)
+    if not weights_fit(loops, tile, vectors, model.target.registers, model.src, model.bytes == 1):
         return None
     names = [n for n in config.order if n != model.images and loops.kinds[n] == "m"]
     channels = [n for n in config.order if n not in names and n != model.images]

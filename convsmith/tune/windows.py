@@ -42,10 +42,12 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
 
 
 def live_vectors(
-    loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool
+    loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool,
+    is_extended: bool = False,
 ) -> int:  # fmt: skip
     """Return the number of vectors that straight-line code of a window tile keeps for later: sums, elements that other
-    taps read again, and, if ``is_held``, the weights of all taps.
+    taps read again, and, if ``is_held``, the weights of all taps. Beside these, a multiply-add reads elements of other
+    rows from memory, unless ``is_extended`` says that they are converted before.
     """
     taps = {loops.axes[n]: n for n, size in tile.items() if loops.kinds[n] == "k" and size > 1}
     pixels = [n for n in loops.of("m") if loops.axes[n]]
@@ -55,13 +57,16 @@ def live_vectors(
     row = distinct_elements(tile.get(column, 1), tile[along], taps_apart(loops, steps, column, along))
     sums, rows = prod(tile.get(n, 1) for n in pixels), prod(tile.get(n, 1) for n in pixels[:-1])
     if is_held:
-        return (sums + prod(tile[n] for n in taps.values())) * vectors + row
+        return (sums + prod(tile[n] for n in taps.values())) * vectors + (rows if is_extended else 1) * row
     return (sums + rows * row) * vectors + 1
 
 
 def weights_fit(
-    loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
-) -> bool:
-    """Return whether the weights of every tap fit in registers beside a window's sums and one row of its loads."""
+    loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int],
+    is_extended: bool = False,
+) -> bool:  # fmt: skip
+    """Return whether the weights of every tap fit in registers beside a window's sums and the elements that it keeps.
+    """
     is_whole = all(loops.extents[n] <= tile.get(n, 1) and n not in loops.residues for n in loops.of("k"))
-    return is_whole and 0 < live_vectors(loops, tile, vectors, steps, is_held=True) <= registers
+    live = live_vectors(loops, tile, vectors, steps, is_held=True, is_extended=is_extended)
+    return is_whole and 0 < live <= registers
