@@ -151,6 +151,10 @@ class Costs:
     """Bytes of a result from which stores past the caches are faster."""
     beyond: float = 3
     """Cost of loading a cache line from L3 or memory, relative to L2."""
+    waited: float = 1.0
+    """Part of the time of a cache line from L3 or memory for which vectors of pixels wait."""
+    copied_line: float = 0
+    """Cycles to wait for a cache line from L3 or memory that is copied next to the tiles that read it."""
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     streamed_pixels: float = 8

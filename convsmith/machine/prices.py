@@ -15,7 +15,7 @@ LIMITS = frozenset({
     "temporaries", "hidden", "hidden_far", "page", "pages", "pages_near", "result_moves", "reload", "memory_byte",
     "thread_start", "weights_kept", "images_near", "scattered_rows", "scalable_units", "result_near", "weights_ahead",
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fragment_kept", "page_turn",
-    "fetched_pixels", "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
+    "fetched_pixels", "waited", "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 
@@ -32,7 +32,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
 
     - an instruction that is slower than a multiply-add, by its name;
     - ``l1`` and ``l2``, loads of a vector from a cache; ``beyond_line`` and ``streamed_line``, of a vector from
-      beyond the second-level cache, once or again and again;
+      beyond the second-level cache, once or again and again; ``waited_line``, for which vectors of pixels wait;
     - ``NAME.arriving``, by which a load takes longer from a line that is still in flight;
     - ``l2_byte``, ``streamed_byte`` and ``streamed_pixels_byte``, the delivery of a byte by the second-level cache, or
       from beyond it in addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows
@@ -58,6 +58,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
     prices |= {f"{name}.{use}": line / x for name, every in rates.items() for use, x in every._asdict().items()}
     prices |= {
         "beyond_line": far * costs.beyond,
+        "waited_line": far * costs.beyond * costs.waited,
         "streamed_line": far * costs.streamed,
         "l2_byte": 1 / rate,
         "streamed_byte": (costs.streamed - 1) / rate,

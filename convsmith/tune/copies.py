@@ -99,7 +99,8 @@ def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
     found += [_unfolding(facts, view) for view in facts.st.factors if view.name in config.staged("unfold")]
     if config.staged_at("pack_at") and facts.st.constant:
         read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
-        found.append((("copy", read / (facts.lanes if is_row else 2)),))
+        far = read * facts.bytes / facts.target.l1.line if facts.st.a.bytes > facts.target.l2.bytes else 0.0
+        found.append((("copy", read / (facts.lanes if is_row else 2)), ("copied_line", far)))
     elif near := {operand for operand, _ in config.staged_at("pack_at")}:
         found += [_packing_near(facts, view, config) for view in facts.st.factors if view.name in near]
     return found

@@ -86,9 +86,19 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     near = {_ordered(models, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in models[1:]]
     best = min(near, key=lambda c: near[c] + sum(each[c] for each in others))
-    # Any call may read more than the caches hold, and fetching is nearly free for those that do not.
-    fetches = target.costs.fetched_pixels > 0 and fetches_pixels(st, best, target)
-    return best.changed(fetch=(st.a.name,)) if fetches else best
+    return _ahead(st, best, target)
+
+
+def _ahead(st: Statement, config: Config, target: Machine) -> Config:
+    """Return ``config`` with prefetches of the source where they pay for one that the caches do not hold: any call may
+    read more than that, and prefetches are nearly free in those that do not.
+    """
+    along = st.constant and config.lane == st.of("m")[-1].name and config.realise == "peel"
+    if along and target.costs.prefetched_pixels:
+        return config.changed(stream=(st.a.name,))
+    if target.costs.fetched_pixels and fetches_pixels(st, config, target):
+        return config.changed(fetch=(st.a.name,))
+    return config
 
 
 def _ratios(model: Model, configs: Sequence[Config], row: str) -> dict[Config, float]:
@@ -135,7 +145,12 @@ def _with_row(loops: Loops, row: str, pixels: int) -> Loops:
 
 
 class _CallModel(Model):
-    """The model of a call, for orders of loops that kernels with fixed sizes do not have."""
+    """The model of a call, for orders of loops that kernels with fixed sizes do not have.
+
+    The images of a call may be small, so that lines of the next tile are lines of the next channel, and not hidden.
+    """
+
+    far_line = "beyond_line"
 
     def passes_channels(self, config: Config) -> bool:
         places = [config.order.index(n) for n in (self.st.of("m")[-1].name, self.n) if n in config.order]

@@ -24,6 +24,9 @@ from convsmith.tune.windows import first_reads, live_vectors
 class Model(SharedFacts):
     """The features of the kernels of one problem, and their cycles."""
 
+    far_line = "waited_line"
+    """The event of a line from beyond the second-level cache that a step reads."""
+
     def arriving_loads(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the fraction of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``, whose lines
         are still in flight.
@@ -296,7 +299,7 @@ class Model(SharedFacts):
             sections.append(Section(count * steps, tuple(causes), slow))
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
-                sections.append(Section(count * steps, (("far memory", (("beyond_line", far),)),), slow))
+                sections.append(Section(count * steps, (("far memory", ((self.far_line, far),)),), slow))
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
             finish += self.sums(held) if along_k else self.written(lane, tile, m, held)
             if turns:

@@ -175,11 +175,29 @@ def test_pixels_of_the_next_tile_are_fetched_where_that_pays(line: str, fetched:
     assert [c.staged("fetch") for c in configs] == [fetched, ()]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mb1ic64ih152oc64oh152kh1ph0", "--stream=src"),
+        ("mb1ic512ih64oc6oh64kh1ph0", "--stream=src"),
+        ("mb32ic16ih64oc64oh64kh1ph0", "--pack_at=src+oh_ow"),
+        ("mb1ic256ih28oc64oh28kh1ph0", ""),
+    ],
+)
+def test_large_sources_of_vectors_of_pixels_are_prefetched_rather_than_copied(line: str, words: str) -> None:
+    level = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AMX)
+    config = str(default_config(parse_problem(f"--stag=abx --dtag=abx {line}"), level))
+    assert [x for x in config.split() if x.startswith(("--stream", "--pack_at"))] == ([words] if words else [])
+
+
 def test_any_call_of_a_kernel_for_all_sizes_may_read_more_than_the_caches_hold() -> None:
     level = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AMX)
     problem = general(parse_problem(f"{LAYOUTS} mb1ic64ih8oc64oh8kh1ph0"))
     assert dynamic_config(problem, level).staged("fetch") == ("src",)
     assert dynamic_config(problem, AMX).staged("fetch") == ()
+    problem = general(parse_problem("--stag=abx --dtag=abx mb1ic64ih8oc64oh8kh1ph0"))
+    assert dynamic_config(problem, level).staged("stream") == ("src",)
+    assert dynamic_config(problem, AMX).staged("stream") == ()
 
 
 def test_tiles_are_rated_again_in_the_order_that_they_get() -> None:
