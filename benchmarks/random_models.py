@@ -42,7 +42,11 @@ class RandomModel:
         """The model, after the mean over pixels and a product."""
         flat = self.node("Flatten", self.node("GlobalAveragePool", x))
         y = self.node("Gemm", flat, self.weights(1000, channels), self.weights(1000), transB=1)
-        shapes = (("x", (1, 3, _SIZE, _SIZE)), (y, None))
+        return self.model(y, (1, 3, _SIZE, _SIZE))
+
+    def model(self, y: str, shape: tuple[int, ...]) -> Any:
+        """The model from an input ``x`` of a shape to ``y``."""
+        shapes = (("x", shape), (y, None))
         ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes]
         graph = helper.make_graph(self.nodes, "network", ends[:1], ends[1:], self._held)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
@@ -110,7 +114,40 @@ def efficient_net() -> Any:
     return m.classified(swish(m.conv(x, channels, 1280, 1)), 1280)
 
 
+def hifi_gan() -> Any:
+    """The generator of HiFi-GAN, version 2 with 256 channels: 32 frames of 80 bands become 8192 samples."""
+    m = RandomModel()
+    third = m.held(1 / 3)
+
+    def along(x: str, ic: int, oc: int, k: int, dilation: int = 1) -> str:
+        weights = m.weights(oc, ic, k)
+        pads = [dilation * (k // 2)] * 2
+        return m.node("Conv", x, weights, m.weights(oc), pads=pads, dilations=[dilation])
+
+    def leaky(x: str) -> str:
+        return m.node("LeakyRelu", x, alpha=0.1)
+
+    x, channels = along("x", 80, 256, 7), 256
+    for rate in (8, 8, 2, 2):
+        weights = m.weights(channels, channels // 2, 2 * rate)
+        channels //= 2
+        pads = [rate // 2] * 2
+        x = m.node("ConvTranspose", leaky(x), weights, m.weights(channels), strides=[rate], pads=pads)
+        parts = []
+        for k in (3, 7, 11):
+            y = x
+            for dilation in (1, 3, 5):
+                z = along(leaky(y), channels, channels, k, dilation)
+                y = m.node("Add", along(leaky(z), channels, channels, k), y)
+            parts.append(y)
+        x = m.node("Mul", m.node("Add", m.node("Add", *parts[:2]), parts[2]), third)
+    return m.model(m.node("Tanh", along(leaky(x), channels, 1, 7)), (1, 80, 32))
+
+
 NETWORKS: dict[str, Callable[[], Any]] = {
     "ResNet-50": resnet50, "MobileNetV2": mobilenet_v2, "EfficientNet-B0": efficient_net,
+    "HiFi-GAN": hifi_gan,
 }  # fmt: skip
-"""Functions that build a model of one image of 224x224 pixels, `x`, by the name of the network."""
+"""Functions that build a model with one input, `x`, by the name of the network: an image of 224x224 pixels, or the
+bands of sound.
+"""

@@ -1,6 +1,11 @@
 """Layers of ResNet-50 and MobileNetV2 in WebAssembly, beside onnxruntime-web and tfjs-backend-wasm, and networks.
 
-Run: python benchmarks/wasm.py --npm FOLDER [--engine chromium] (FOLDER has both packages in node_modules)
+    python benchmarks/wasm.py --npm FOLDER [--engine chromium]    # FOLDER has both packages in node_modules
+    python benchmarks/wasm.py --npm FOLDER --models ''            # layers alone
+    python benchmarks/wasm.py --npm FOLDER --networks ''          # whole networks alone
+    python benchmarks/wasm.py --npm FOLDER --models '' --types u8:s8:u8 --targets wasm32+dot_u8 --vs onnxruntime-web
+
+Layers of other types than f32 are measured beside our own kernels of f32 too.
 """
 
 from __future__ import annotations
@@ -32,7 +37,10 @@ from convsmith.problem.suites import suite
 
 TARGETS = ("wasm32+relaxed", "wasm32")
 ROUNDS = 15
+MODELS = ("MobileNetV2", "EfficientNet-B0", "HiFi-GAN")
 COPYING = "onnxruntime-web"
+OWN = "f32"
+"""The name of our own kernel of f32 among those that another type is measured beside."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,17 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--targets", default=",".join(TARGETS), help="levels, with commas between")
     parser.add_argument("--config", help="config of all kernels, without its target")
     parser.add_argument("--vs", default=",".join(WEB_PEERS), help="peers, with commas between; none is legal")
-    parser.add_argument("--models", default="MobileNetV2", help="whole networks in Node, with commas between")
+    parser.add_argument("--types", default="f32", help="types of source, weights and result (default: f32)")
+    parser.add_argument("--models", default=",".join(MODELS), help="whole networks in Node, with commas between")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds (default: {ROUNDS})")
     parser.add_argument("--try", action="store_true", dest="is_trial", help="print the rows, and write no page")
     given = parser.parse_args(arguments)
-    targets, networks = given.targets.split(","), given.networks.split(",")
+    targets, networks = given.targets.split(","), [x for x in given.networks.split(",") if x]
     lines = {n: [str(p) for p in suite(n) if given.only in (p.name or "")] for n in networks}
     found = measured([x for xs in lines.values() for x in xs], targets, given)
     if given.is_trial:
         print(found["means"], found["peaks"], [(row["name"], row["ratios"]) for row in found["networks"]])
         return
-    _page(found, lines, targets, given.rounds).write()
+    _page(found, lines, targets, given).write()
 
 
 def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[str, Any]:
@@ -66,12 +75,13 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
     with engine_of(given.engine, packages) as engine:
         version = engine.version
         for line in lines:
-            row = _layer(engine, f"--stag=axb --dtag=axb {line}", targets, given, peaks)
+            row = _layer(engine, line, targets, given, peaks)
             rows.append(row)
             shares = (f"{100 * share:.0f}%" for share in row["shares"].values())
             ratios = (f"{name} {value:.2f}" for name, value in row["ratios"].items())
             print(f"{row['name']:30}", *ratios, *shares, file=sys.stderr, flush=True)
-    means = {x: statistics.geometric_mean(row["ratios"][x] for row in rows) for x in rows[0]["ratios"]}
+    columns = dict.fromkeys(x for row in rows for x in row["ratios"])
+    means = {x: statistics.geometric_mean(row["ratios"][x] for row in rows) for x in columns}
     with tempfile.TemporaryDirectory(prefix="convsmith-wasm-") as folder:
         models = [_network(Path(folder), name) for name in given.models.split(",") if name]
         networks = _networks(Path(folder), models, packages, given.rounds)
@@ -81,7 +91,8 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
 
 def _layer(engine: Any, line: str, targets: Sequence[str], given: Any, peaks: dict[str, float]) -> dict[str, Any]:
     """Return the row of a layer; the highest rates of multiply-adds are kept in `peaks`."""
-    problem = parse_problem(line)
+    types = "" if given.types == OWN else f"--dt={given.types} "
+    problem = parse_problem(f"--stag=axb --dtag=axb {types}{line}")
     row: dict[str, Any] = {"name": printable(problem.name or line), "seconds": {}, "ratios": {}, "shares": {}}
     for name in targets:
         chosen = None if given.config is None else f"--target={name} {given.config}"
@@ -92,8 +103,15 @@ def _layer(engine: Any, line: str, targets: Sequence[str], given: Any, peaks: di
             sys.exit(f"{line}: {found.wrong or found.missing}")
         times = found.times
         row["seconds"][name] = times.seconds.median
-        row["shares"][name] = times.of_peak.median
-        peaks[name] = max(peaks[name], times.peak_gflops.median)
+        if times.of_peak is not None:
+            row["shares"][name] = times.of_peak.median
+            peaks[name] = max(peaks[name], times.peak_gflops.median)
+        if types:
+            plain = parse_problem(f"--stag=axb --dtag=axb {line}")
+            beside = cs.compile(plain, target=name, threads=1).artifact
+            assert beside is not None
+            took = engine.measure(plain, beside, target(name), given.rounds, ()).times.seconds.median
+            row["ratios"][f"{name} {OWN}"] = took / times.seconds.median
         row["ratios"] |= {f"{name} {peer}": x.speedup.median for peer, x in times.peers.items()}
     return row
 
@@ -132,41 +150,62 @@ def _network(folder: Path, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[str], rounds: int) -> Report:
+def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
+    """Return what is measured, and how, for the page."""
+    sentences = [
+        f"Batch 1, {given.types}, one thread, one process or page in which all run in turn; results differ from the "
+        "right ones by at most 1e-5 of the largest. A ratio is a library's time divided by ours (above 1: convsmith is "
+        f"faster), the median of {given.rounds} rounds of 5 ms each. onnxruntime-web takes and returns arrays of "
+        "JavaScript: our time beside it includes copying the source into the memory of the module and the result out "
+        "of it."
+    ]
+    if any(name.endswith(" tfjs") for name in columns):
+        sentences.append("tfjs keeps tensors in its memory, and our time beside it is the kernel's alone.")
+    if any(name.endswith(f" {OWN}") for name in columns):
+        sentences.append(f"The ratio to {OWN} is that of the times of our own kernels of the same layer.")
+    if any(peaks.values()):
+        rates = ", ".join(f"`{name}` {value:.1f} GFLOP/s" for name, value in peaks.items())
+        sentences.append(
+            f"Shares are those of the fastest loop of multiply-adds in the same engine ({rates}), counted as "
+            "operations of the direct form, so that Winograd's transforms exceed it."
+        )
+    return " ".join(sentences)
+
+
+def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[str], given: Any) -> Report:
     """Return the page of what was measured."""
     versions = found["versions"]
-    report = Report("wasm", f"WebAssembly: layers of ResNet-50 and MobileNetV2 in {versions['engine'].split()[0]}")
+    kind = "wasm" if given.types == OWN else f"wasm-{given.types.replace(':', '-')}"
+    what = "layers of ResNet-50 and MobileNetV2" if lines else "whole networks"
+    name = kind if lines else "wasm-networks"
+    report = Report(name, f"WebAssembly: {what} in {versions['engine'].split()[0]}")
     report.data = {"runs": [{"libraries": versions}], **found}
-    peaks = ", ".join(f"`{name}` {value:.1f} GFLOP/s" for name, value in found["peaks"].items())
-    report.note(
-        "Batch 1, f32, one thread, one process or page in which all run in turn; results differ from the right ones by "
-        "at most 1e-5 of the largest. A ratio is a library's time divided by ours (above 1: convsmith is faster), the "
-        f"median of {rounds} rounds of 5 ms each. onnxruntime-web takes and returns arrays of JavaScript: our time "
-        "beside it includes copying the source into the memory of the module and the result out of it. tfjs keeps "
-        "tensors in its memory, and our time beside it is the kernel's alone. Shares are those of the fastest loop of "
-        f"multiply-adds in the same engine ({peaks}), counted as operations of the direct form, so that Winograd's "
-        "transforms exceed it."
-    )  # fmt: skip
-    columns = [name for name in found["rows"][0]["ratios"]]
+    columns = [*found["means"]]
+    report.note(_note(found["peaks"], columns, given))
     versus = [name.replace(" ", " vs ") for name in columns]
-    heads = ["layer", "ms", *versus, *(f"{name}, % of peak" for name in targets)]
+    shown = [name for name in targets if found["peaks"][name]]
+    heads = ["layer", "ms", *versus, *(f"{name}, % of peak" for name in shown)]
     start = 0
     for network, own in lines.items():
         rows = found["rows"][start : start + len(own)]
         start += len(own)
         cells = [
             [row["name"], f"{1e3 * row['seconds'][targets[0]]:.3f}",
-             *(f"{row['ratios'][x]:.2f}" for x in columns), *(f"{100 * row['shares'][x]:.0f}" for x in targets)]
+             *(f"{row['ratios'][x]:.2f}" for x in columns), *(f"{100 * row['shares'][x]:.0f}" for x in shown)]
             for row in rows
         ]  # fmt: skip
         report.table(network, heads, cells)
     own = [(row, statistics.median(row["times"]["network"])) for row in found["networks"]]
     rows = [[row["name"], f"{took:.1f}", *(f"{x:.2f}" for x in row["ratios"].values())] for row, took in own]
     title = "Whole networks in Node, with copies of input and output"
-    report.table(title, ["", "ms", f"{TARGETS[0]} vs {COPYING}"], rows)
+    if rows:
+        sizes = [sum(n for file, n in row["sizes"].items() if file == "net.wasm") for row, _ in own]
+        rows = [[*row, f"{size / 1000:.0f}"] for row, size in zip(rows, sizes)]
+        report.table(title, ["", "ms", f"{TARGETS[0]} vs {COPYING}", "module without weights, KB"], rows)
     below = {x: sum(row["ratios"][x] < 1 for row in found["rows"]) for x in columns}
     means = [[title, f"{found['means'][x]:.2f}", str(below[x])] for title, x in zip(versus, columns)]
-    report.table("Geometric means", ["", "mean", "layers below 1"], means)
+    if means:
+        report.table("Geometric means", ["", "mean", "layers below 1"], means)
     return report
 
 

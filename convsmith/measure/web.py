@@ -87,14 +87,18 @@ class WebEngine(ABC):
     def run(self, folder: Path) -> dict[str, Any]:
         """Return what the script found for the plan in a folder. ToolchainError if the engine ends without results."""
 
-    def measure(self, problem: Problem, artifact: Artifact, target: Machine, rounds: int) -> WebTimes:
-        """Return the times of a kernel and of the libraries that are installed; all run on one thread.
+    def measure(
+        self, problem: Problem, artifact: Artifact, target: Machine, rounds: int, peers: Sequence[str] | None = None
+    ) -> WebTimes:
+        """Return the times of a kernel and of ``peers``, by default of the libraries that are installed; all run on one
+        thread.
 
         UnsupportedError if arrays of JavaScript do not hold the types of the problem.
         """
         for old in self._folder.iterdir():
             old.unlink()
-        missing = _write_plan(self._folder, problem, artifact, target, rounds, self.packages.here)
+        libraries = self.packages.here if peers is None else peers
+        missing = _write_plan(self._folder, problem, artifact, target, rounds, libraries)
         found = self.run(self._folder)
         if "error" in found:
             raise ToolchainError(f"{self.version} ended without times: {found['error']}", code="engine")

@@ -239,7 +239,8 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             realise = nests.realisation(lane, bool(join), loops, tile)
             if realise == "pad_copy" and model.st.shifted:
                 continue
-            config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
+            parts = max(pieces, nests.bordered_pieces(tile)) if realise == "peel" else pieces
+            config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise, pieces=parts)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
             others = (make(model, loops, config) for make in (holding, nearby, with_converted))

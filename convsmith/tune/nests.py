@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
-from convsmith.ir.index import FloorDiv, Mod, Var, is_true
+from convsmith.ir.index import FloorDiv, Index, Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
@@ -20,7 +20,7 @@ from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.registers import register_file, shares_scalars
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
-from convsmith.statement.statement import View, view_steps
+from convsmith.statement.statement import Dim, View, view_steps
 from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.model import Model
@@ -47,6 +47,10 @@ MAX_BORDERED = 2500
 """Maximum number of multiply-adds, in all pieces of its code, of a register tile whose vectors cross borders."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have separate code."""
+
+
+MAX_PIECES = 16
+"""Maximum number of pieces of a loop whose tiles differ in their taps: each has code of its own."""
 
 
 class Nests:
@@ -187,6 +191,33 @@ class Nests:
         axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
         masked = variables_of(self.st.a.mask)
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
+
+    def bordered_pieces(self, tile: dict[str, int]) -> int:
+        """Return the largest number of pieces into which the borders of an image split a loop over tiles of several
+        pixels: tiles at a border have different taps each. 1 where no border does, or `MAX_PIECES` are too few.
+        """
+        if self.classes or self.st.sizes:
+            return 1
+        found = 1
+        for coordinate, size in zip(self.st.a.coords, self.st.a.layout.shape):
+            own = variables_of(coordinate)
+            pixels = next((d for d in self.st.of("m") if Var(d.name) in own and tile.get(d.name, 1) > 1), None)
+            if pixels is None or Var(pixels.name) not in variables_of(self.st.a.mask):
+                continue
+
+            def at(pixel: int, last: bool, coordinate: Index = coordinate, dim: Dim = pixels) -> int:
+                values = {v: (self.sizes[v.name] - 1) * last for v in variables_of(coordinate)}
+                return int(evaluate(coordinate, {**values, Var(dim.name): pixel}))
+
+            step = at(1, False) - at(0, False)
+            if step <= 0:
+                continue
+            before = min(max(-(at(0, False) // step), 0), pixels.size)
+            within = min(max((size - 1 - at(0, True)) // step + 1, 0), pixels.size)
+            width = tile[pixels.name]
+            pieces = -(-before // width) + 1 + -(-pixels.size // width) - within // width
+            found = max(found, pieces)
+        return found if found <= MAX_PIECES else 1
 
     def merged_taps(self) -> str:
         """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; empty if there
