@@ -44,6 +44,7 @@ class CopyNest:
 
     In a ``plain`` nest, elements are copied unchanged. Along ``masked`` loops some elements are absent; along
     ``ending`` loops only the last ones are. ``tests`` are the sets of loops that conditions of existence depend on.
+    The nest runs ``times`` in a call.
     """
 
     extents: dict[str, int]
@@ -54,6 +55,7 @@ class CopyNest:
     masked: frozenset[str]
     ending: frozenset[str]
     tests: tuple[frozenset[str], ...] = ()
+    times: int = 1
 
     def with_loop(self, outer: str, columns: Sequence[str], width: int) -> CopyNest:
         """Return the nest with a loop over tiles of ``width`` of the columns."""
@@ -64,7 +66,7 @@ class CopyNest:
     @property
     def is_short(self) -> bool:
         """Whether packing takes less time than compiling what makes it faster."""
-        return prod(self.extents.values()) < SHORT_COPY
+        return prod(self.extents.values()) * self.times < SHORT_COPY
 
     @property
     def bits(self) -> int:

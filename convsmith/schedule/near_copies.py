@@ -83,11 +83,7 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
         place = near_place(st, k.config, nest, operand, of)
         view = next(v for v in st.factors if v.name == operand)
         together = [*_merged(k, operand, place)]
-        moved = _moved(k, view, place, together)
-        run = () if moved is None else _run(moved, k.machine)
-        tiles = None if moved is None or run else transposition(moved, k.machine)
-        if not run and tiles is None:
-            moved = None
+        moved, run, tiles = _ways(k, view, place, together)
         prefix = f"{operand}_n." if moved is not None else ""
         units = [x for several in adjacent_units(nest) for x in several]
         copy = s.pack_near(operand, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
@@ -95,6 +91,26 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
             s.run(share_taps, copy.name, *(f"{prefix}{x.name}" for x in merged))
         found[operand] = NearCopy(copy, place, moved, tiles, run=run)
     return found
+
+
+def is_transposed(k: KernelPlan, operand: str) -> bool:
+    """Return whether an instruction transposes the tiles of ``operand``, which the config of ``k`` packs at a loop."""
+    place = near_place(k.columns, k.config, k.nest, operand, dict(k.config.staged_at("pack_at"))[operand])
+    view = next(v for v in k.columns.factors if v.name == operand)
+    return _ways(k, view, place, [*_merged(k, operand, place)])[2] is not None
+
+
+def _ways(
+    k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop, ...]]
+) -> tuple[CopyNest | None, tuple[str, ...], tuple[Tiles, Instruction] | None]:
+    """Return the nest that packs an operand, with the loops over adjacent elements that it copies as a vector, or the
+    tiles that an instruction transposes; None for a nest whose loops are those of its reader.
+    """
+    moved = _moved(k, view, place, together)
+    run = () if moved is None else _run(moved, k.machine)
+    tiles = None if moved is None or run else transposition(moved, k.machine)
+    is_own = tiles is not None or (run and k.nest.rows)  # vectors along lanes copy adjacent elements as they are read
+    return (moved if is_own else None), run if is_own else (), tiles
 
 
 def order_near(s: Schedule, near: NearCopy, target: Machine) -> NearCopy:
@@ -132,7 +148,7 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     dim; None if its steps are not constant, or if its elements are also converted or packed in pairs.
     """
     st, nest = k.columns, k.nest
-    if not nest.rows or st.residues or st.sizes or view.factor != view.dtype or view.beside or nest.units:
+    if st.residues or st.sizes or view.factor != view.dtype or view.beside or nest.units:
         return None
     outside = down_to(nest.to_tile, place)
     widths = {x.name: room for x, room in nest.widths}
@@ -153,7 +169,8 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     ]
     ending = frozenset(n for test in ends for n in test).difference(*borders)
     masked = ending.union(*borders)
-    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, ending, (*ends, *borders))
+    times = prod(x.extent for x in outside)
+    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, ending, (*ends, *borders), times)
 
 
 def _rows(steps: dict[Index, int], merged: tuple[Loop, ...]) -> int:

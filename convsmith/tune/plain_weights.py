@@ -3,12 +3,13 @@
 A kernel packs its weights once for many calls. If each call brings other weights, packing all of them ahead of the
 product writes and reads as many bytes beyond the caches once more, which takes longer than a product of few rows. The
 reduction is then cut into parts, of which the first-level cache keeps a block of the weights as wide as a register
-tile. Tiles of rows read the block in place if they are few, and otherwise a copy of it. The sums have the same terms in
-the same order.
+tile. Tiles of rows read the block in place if they are few, and otherwise a copy of it. Weights that are rows of terms,
+as PyTorch's are, are transposed in registers on the way to that copy. The sums have the same terms in the same order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from convsmith.compiler.memory import flaw_within
@@ -17,6 +18,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
+from convsmith.schedule.near_copies import is_transposed
+from convsmith.schedule.planned import plan_for
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.expected import model_of
 from convsmith.tune.features import Section, cycles
@@ -30,6 +33,10 @@ MIN_GAIN = 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
 kernel of its own is worth compiling.
 """
+SPARE = 1
+"""Vector registers besides those of sums and weights of a register tile."""
+MIN_RUN = 512
+"""Minimum number of contiguous bytes of a row of weights that a block transposes."""
 
 
 def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -> Config | None:
@@ -42,24 +49,67 @@ def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -
     st, lane = model.st, config.lane
     if not _is_product(model, loops, config):
         return None
+    (terms,) = _running(loops, "k")
+    in_rows = view_steps(st.b).get(Var(lane)) == 1
+    if not in_rows and view_steps(st.b).get(Var(terms)) != 1:
+        return None
     elements = prod(st.b.layout.shape)
-    tiles = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
-    (terms,) = loops.of("k")
-    depth = max(1, target.l1.kept // (config.size(lane) * model.bytes))
-    other = config.changed(
+    made = _reading_rows(config, model, loops, terms) if in_rows else _transposing(config, model, loops, terms)
+    if made is None:
+        return None
+    other = made.changed(
         order=(lane, *(n for n in config.order if n != lane)),
-        cache=((terms, depth),) if depth < loops.extents[terms] else (),
-        pack=tuple(n for n in config.staged("pack") if n != st.b.name),
-        pack_at=((st.b.name, lane),) if tiles > TILES_IN_PLACE else (),
-        stream=(),
-    )
+        pack=tuple(n for n in config.staged("pack") if n != st.b.name), stream=(),
+    )  # fmt: skip
     product = model.cycles(loops, config)
-    ahead, near = (
-        cycles((Section(1, (("packing", ((event, elements),)),)),), target) for event in ("pack_far", "pack_near")
-    )
+    # A transposition reads and writes whole lines, which costs as much beyond the caches as within them.
+    events = ("pack_far" if in_rows else "pack", "pack_near")
+    ahead, near = (cycles((Section(1, (("packing", ((event, elements),)),)),), target) for event in events)
     if product + ahead < MIN_GAIN * (product + near) or flaw_within(problem, other, target) is not None:
         return None
-    return other
+    return other if in_rows or is_transposed(plan_for(problem, other, target).main, st.b.name) else None
+
+
+def _reading_rows(config: Config, model: Model, loops: Loops, terms: str) -> Config:
+    """Return ``config`` with blocks of weights whose columns are contiguous, which are read in place or copied."""
+    tiles = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
+    depth = max(1, model.target.l1.kept // (config.size(config.lane) * model.bytes))
+    return config.changed(
+        cache=((terms, depth),) if depth < loops.extents[terms] else (),
+        pack_at=((model.st.b.name, config.lane),) if tiles > TILES_IN_PLACE else (),
+    )
+
+
+def _transposing(config: Config, model: Model, loops: Loops, terms: str) -> Config | None:
+    """Return ``config`` with blocks of weights whose terms are contiguous, which are transposed: whole tiles of the
+    instruction that does so, and the register tile of such blocks that the model expects to be fastest; None if no
+    block divides the weights.
+    """
+    lane, lanes = config.lane, model.filled(config.lane)
+    tiles = _register_tiles(config, loops, lanes, model.target)
+    for tiled in sorted(tiles, key=lambda c: (model.cycles(loops, c), str(c))):
+        most = model.target.l1.bytes // (tiled.size(lane) * model.bytes)  # each tile of rows reads the copy again
+        depth = next((n for n in range(most // lanes * lanes, 0, -lanes) if not loops.extents[terms] % n), 0)
+        if depth * model.bytes >= MIN_RUN:
+            cache = ((terms, depth),) if depth < loops.extents[terms] else ()
+            return tiled.changed(cache=cache, pack_at=((model.st.b.name, lane),))
+    return None
+
+
+def _register_tiles(config: Config, loops: Loops, lanes: int, target: Machine) -> Iterator[Config]:
+    """Yield ``config`` with register tiles of rows along one loop, whose vectors of ``lanes`` divide the columns."""
+    lane, (rows, *_) = config.lane, reversed(_running(loops, "m"))
+    for vectors in range(1, target.registers // 2):
+        most = min((target.registers - SPARE) // vectors - 1, loops.extents[rows])
+        if loops.extents[lane] % (vectors * lanes) == 0:
+            for size in range(1, most + 1):
+                yield config.changed(register=((rows, size), (lane, vectors * lanes)))
+
+
+def _running(loops: Loops, kind: str) -> list[str]:
+    """Return the loops of a kind that have several iterations; the last one if none has."""
+    found = loops.of(kind)
+    return [n for n in found if loops.extents[n] > 1] or found[-1:]
 
 
 def _is_plain(config: Config) -> bool:
@@ -71,17 +121,18 @@ def _is_plain(config: Config) -> bool:
 
 
 def _is_product(model: Model, loops: Loops, config: Config) -> bool:
-    """Return whether the statement is a product of matrices of one type, with vectors along rows of packed weights that
-    exceed the second-level cache, and one loop over the terms.
+    """Return whether the statement is a product of matrices of one type, with vectors along columns of packed weights
+    that exceed the second-level cache, and one loop over the terms.
     """
     st: Statement = model.st
     if not st.constant or len(st.factors) != 2 or st.shifted or st.sums or model.unit.dot or loops.residues:
         return False
     weights = st.b
-    is_row = loops.kinds[config.lane] == "n" and view_steps(weights).get(Var(config.lane)) == 1
-    is_single = len(loops.of("k")) == len(loops.of("n")) == 1 and not loops.of("batch")
+    is_single = len(_running(loops, "k")) == len(_running(loops, "n")) == 1 and not any(
+        loops.extents[n] > 1 for n in loops.of("batch")
+    )
     is_far = prod(weights.layout.shape) * model.bytes > model.target.l2.bytes
     return (
-        is_row and is_single and is_far and weights.name in config.staged("pack")
+        loops.kinds[config.lane] == "n" and is_single and is_far and weights.name in config.staged("pack")
         and st.a.dtype == weights.dtype == st.acc and all(is_true(view.mask) for view in st.factors)
     )  # fmt: skip

@@ -10,6 +10,8 @@ from convsmith.ir.intern import interning
 from convsmith.ir.types import DTYPES
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.near_copies import is_transposed
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
 from convsmith.tune.plain_weights import config_of_plain_weights
 
@@ -21,11 +23,20 @@ CHOICES = [
     ("--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 40x300:300x1000", COPIED),
     ("--matmul --attr-post-ops=sum 40x300:300x1000", COPIED),
 ]
+TRANSPOSED = [
+    "--matmul --wtag=ba 1x512:512x1056", "--matmul --wtag=ba 9x528:528x768",
+    "--matmul --wtag=ba --dt=f64 5x256:256x768",
+    "--matmul --wtag=ba --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 6x640:640x608",
+    "--stag=axb --dtag=axb mb3ic512ih1oc1024kh1",
+]
+"""Products of few rows whose weights are rows of terms, as PyTorch's are."""
 """Products of few rows, and how their kernel for plain weights reads them."""
 OTHERS = [
     "--matmul 40x300:300x800",  # the second-level cache holds the weights
     "--matmul 1024x300:300x1000",  # packing takes little of the time
-    "--matmul --wtag=ba 40x300:300x1000",  # a copy would be a transposition
+    "--matmul --wtag=ba 4x300:300x1000",  # no block of whole tiles divides the terms
+    "--matmul --wtag=ba 4x512:512x1001",  # nor the columns
+    "--matmul --wtag=ba 200x512:512x1024",  # packing takes little of the time
     "--matmul --dt=bf16 40x600:600x1000",  # pairs of terms lie side by side
     "--matmul --dt=u8:s8:s32 40x1200:1200x1000",
     "--matmul 2x40x300:2x300x1000",
@@ -49,6 +60,22 @@ def test_products_of_few_rows(line: str, read: str, level: str) -> None:
         assert config_of_plain_weights(problem, other, machine) is None
 
 
+@pytest.mark.parametrize("line", TRANSPOSED)
+@pytest.mark.parametrize("level", ("avx512", "avx2"))
+def test_rows_of_terms_are_transposed_next_to_their_use(line: str, level: str) -> None:
+    problem, machine = parse_problem(line).canonical(), LEVELS[level]
+    with interning():
+        other = config_of_plain_weights(problem, default_config(problem, machine), machine)
+        assert other is not None and not other.staged("pack")
+        assert is_transposed(plan_for(problem, other, machine).main, "wei")
+
+
+def test_a_level_without_transpositions_packs_ahead() -> None:
+    problem, machine = parse_problem("--matmul --wtag=ba 4x512:512x1024").canonical(), LEVELS["aarch64+sve"]
+    with interning():
+        assert config_of_plain_weights(problem, default_config(problem, machine), machine) is None
+
+
 @pytest.mark.parametrize("line", OTHERS)
 def test_other_problems_keep_their_kernel(line: str) -> None:
     problem = parse_problem(line).canonical()
@@ -59,7 +86,7 @@ def test_other_problems_keep_their_kernel(line: str) -> None:
 
 @pytest.mark.sampled(4, "threads", "line", "level")
 @pytest.mark.parametrize("threads", (1, 2))
-@pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), "--matmul --stag=ba 40x300:300x1000"])
+@pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), "--matmul --stag=ba 40x300:300x1000", *TRANSPOSED])
 @pytest.mark.parametrize("level", HERE)
 def test_plain_weights_give_the_bits_of_packed_ones(line: str, level: str, threads: int) -> None:
     k = cs.compile(line, target=level, threads=threads)
