@@ -12,13 +12,19 @@ from math import gcd, inf, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
 from convsmith.tune.copies import copied, packed
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
-from convsmith.tune.windows import first_reads, live_vectors
+from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors
+
+LATE_LINES = 2.0
+"""Lines that the second-level cache delivers in the time which the first line of a run takes besides, in a loop."""
+BORDERED = 2
+"""Number of tiles of a row that meet a border, the first and the last, if there are as many."""
 
 
 class Model(SharedFacts):
@@ -237,7 +243,10 @@ class Model(SharedFacts):
         in_order = {view.name for view in self.st.factors} <= {*config.staged("pack")}  # prefetchers follow packed data
         along_k, across = kind == "k", kind == "m"
         weights = (
-            (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing) * self.lanes * steps * self.bytes
+            (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing)
+            * self.lanes
+            * steps
+            * self.weight_bytes
         )
         read, each = "l1" if weights <= target.l1.kept else "l2", self.unit.vectors_of_weights(target)
         along_rows = across and self.along_rows(lane)
@@ -254,10 +263,12 @@ class Model(SharedFacts):
         turn = "turn" if is_held else "straight_call" if straight else "call"
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
         clash = not across and several and self.ways(loops, tile) >= target.l1.ways
+        again = 0.0
         if lane == self.batch and self.st.constant:
             clash = False
             if lines := self.evicted_lines(loops, tile, lane):
-                pixel, parts = "l2", lines
+                first = self.first_of_taps(loops, tile)
+                pixel, parts, again = "l2", lines * first, 1 - first
         shared = first_reads(loops, tile, self.src, lane)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         slowed: list[tuple[str, float]] = []
@@ -276,6 +287,8 @@ class Model(SharedFacts):
         for m, v, count in tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * parts)]
+            if again:
+                loads.append(("l1", held * shared * again))
             if along_rows:
                 loads = [(read, v * rows * shared * each), (pixel, m // rows * parts)]
             if config.realise == "indirection":
@@ -307,7 +320,10 @@ class Model(SharedFacts):
             if lane == self.batch:
                 live = live_vectors(loops, tile, v, self.src, is_held, self.bytes == 1)
                 if live > target.registers:
-                    finish.append(("spilled", live - target.registers))
+                    unrolled = prod(n for name, n in tile.items() if loops.kinds[name] == "k")
+                    finish.append(("spilled", (live - target.registers) * max(self.terms // unrolled, 1)))
+                elif not live and (spilled := self.spilled_at_borders(loops, tile, m, v)):
+                    finish.append(("spilled", spilled))
             if finish:
                 sections.append(Section(count, (("write-back", tuple(finish)),)))
             sections.append(Section(count, (("calls", ((turn, 1),)),)))
@@ -338,18 +354,47 @@ class Model(SharedFacts):
         is_spread = self.bordered(lane) or not self.reads_once()
         return ("l1" if min(image, passing) <= target.l1.kept else "l2"), (2.0 * vectors if is_spread else 1.0)
 
+    def spilled_at_borders(self, loops: Loops, tile: dict[str, int], m: int, v: int) -> float:
+        """Return the vectors that a tile of ``m`` pixels by ``v`` vectors loads again because registers do not hold
+        them, in the mean of the tiles of a row: taps that meet a border are straight-line code, which keeps elements
+        for the next taps.
+        """
+        taps, row = self.at_border(loops, tile)
+        if not taps:
+            return 0.0
+        column = loops.of("m")[-1]
+        width = tile.get(column, 1)
+        tap = next(n for n in loops.of("k") if loops.axes[n] == loops.axes[column])
+        live = (m + -(-m // width) * row) * v + 1 - self.target.registers
+        across, rows = -(-loops.extents[column] // width), self.terms // loops.extents[tap]
+        return max(live, 0) * taps * rows * min(BORDERED, across) / across
+
+    def at_border(self, loops: Loops, tile: dict[str, int]) -> tuple[int, int]:
+        """Return the taps of a row that have code of their own in a tile at a border, and the elements that they read.
+        """
+        key = (*loops.of("m"), *tile.items())
+        if key not in self._at_border:
+            found, a = (0, 0), self.st.a
+            if self.st.constant and not is_true(a.mask):
+                found = elements_at_a_border(loops, tile, a.coords, a.layout.shape, DEFAULTS["pieces"])
+            self._at_border[key] = found
+        return self._at_border[key]
+
     def evicted_lines(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
         """Return the vectors that the second-level cache delivers for a vector of a window whose pixels evict each
         other from the nearest cache, or 0.
 
         Each tap then reads them from the second-level cache, in whole lines, of which a run of narrow elements fills a
-        part. A contiguous run begins with a line that is not prefetched, which counts as half a line more. Lines that
-        evict lines of the same tap are later.
+        part. A contiguous run begins with a line that is not prefetched, which counts as half a line more, or as more
+        lines if loops run over the taps, so that fewer loads are in flight. Lines that evict lines of the same tap are
+        later.
         """
         if not self.evicts(loops, tile):
             return 0.0
         l1, run, whole = self.target.l1, tile[lane] * self.bytes, self.target.vector_bits // 8
-        moved = (max(run, l1.line) + l1.line / 2) / whole / (tile[lane] / self.lanes)
+        taps = prod(n for name, n in tile.items() if loops.kinds[name] == "k")
+        late = LATE_LINES if taps < self.taps else 0.5
+        moved = (max(run, l1.line) + l1.line * late) / whole / (tile[lane] / self.lanes)
         return max(moved, 1.0) * max(1.0, self.ways(loops, tile) / l1.ways)
 
     def gathers_of_taps(self, loops: Loops, tile: dict[str, int], lane: str) -> float:

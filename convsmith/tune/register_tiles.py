@@ -32,7 +32,7 @@ FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""
 GATHERED = 4
 """Maximum number of pixels of a tile with gathered lanes; with more, gathered sources are spilled."""
-ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
+ROWS_OF_VECTORS = (2, 3, 4, 5, 6, 7, 8, 10, 14)
 """Rows of a tile whose vectors run along pixels."""
 MAX_PRODUCTS = 200
 """Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""

@@ -56,12 +56,17 @@ class SharedFacts:
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.reduction_classes()
         self.taps = prod(d.size for d in st.of("k") if d.sort == "taps") // self.reduction_classes()
+        self.weight_bytes = dtype(st.acc).bytes if self.converts else self.bytes
+        """Bytes of an element of packed weights; those of 16-bit floats are converted where no dot product reads them.
+        """
         self.traffic = Traffic(st, target)
         self._row_steps: dict[str, int] = {}
         self._filled: dict[tuple[str, ...], int] = {}
         self._bordered: dict[str, bool] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
         self._evicts: dict[tuple[object, ...], bool] = {}
+        self._first: dict[tuple[int, ...], float] = {}
+        self._at_border: dict[tuple[object, ...], tuple[int, int]] = {}
         self._windows: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], float] = {}
         """Cycles of windows that wait for no cache line, and cycles of waiting for lines, by config."""
@@ -151,28 +156,48 @@ class SharedFacts:
         counts = {self.dims[name][-1]: tile.get(name, 1) for name in loops.of("m")}
         return self._ways(tuple((self.row_step(n), count) for n, count in counts.items() if count > 1))
 
-    def evicts(self, loops: Loops, tile: dict[str, int]) -> bool:
+    def evicts(self, loops: Loops, tile: dict[str, int], near: bool = False) -> bool:
         """Return whether the pixels under the windows of a register tile evict each other from the first-level cache.
 
-        Then no tap finds elements there that another tap has read.
+        Then no tap finds elements there that another tap has read; ``near`` taps of a row are those that read the same
+        pixels one after the other.
         """
-        known = (*loops.extents, *tile.items())
+        known = (near, *loops.extents, *tile.items())
         if known not in self._evicts:
-            self._evicts[known] = self._is_evicted(loops, tile)
+            self._evicts[known] = self._is_evicted(loops, tile, near)
         return self._evicts[known]
 
-    def _is_evicted(self, loops: Loops, tile: dict[str, int]) -> bool:
+    def _is_evicted(self, loops: Loops, tile: dict[str, int], near: bool) -> bool:
         steps: dict[str, int] = {}
         reach: dict[str, int] = {}
         for name in (*loops.of("m"), *loops.of("k")):
             axis, step = loops.axes[name], abs(self.row_step(self.dims[name][-1]))
             if axis and step:
                 count = loops.extents[name] if loops.kinds[name] == "k" else tile.get(name, 1)
+                if near and loops.kinds[name] == "k":
+                    pixel = loops.of("m")[-1]
+                    apart = abs(self.row_step(self.dims[pixel][-1])) if axis == loops.axes[pixel] else 0
+                    count = min(count, max(apart // step, 1) + 1) if apart else 1
                 steps[axis] = gcd(step, steps.get(axis, 0))
                 reach[axis] = reach.get(axis, 0) + step * (count - 1)
         lines = tuple((step, reach[axis] // step + 1) for axis, step in steps.items())
         within = prod(count for _, count in lines) * self.target.l1.line <= self.target.l1.bytes
         return not within or self._ways(lines) > self.target.l1.ways
+
+    def first_of_taps(self, loops: Loops, tile: dict[str, int]) -> float:
+        """Return the fraction of the loads of a register tile's windows that find no element which a tap before has
+        read, where loops run over the taps of a row.
+        """
+        pixel = loops.of("m")[-1]
+        tap = next((n for n in loops.of("k") if loops.axes[n] and loops.axes[n] == loops.axes[pixel]), "")
+        if not tap or any(loops.kinds[n] == "k" for n in tile) or self.evicts(loops, tile, near=True):
+            return 1.0
+        key = (tile.get(pixel, 1), loops.extents[tap], self.row_step(pixel), self.row_step(tap))
+        if key not in self._first:
+            pixels, taps, across, along = key
+            read = {n * across + t * along for n in range(pixels) for t in range(taps)}
+            self._first[key] = len(read) / (pixels * taps)
+        return self._first[key]
 
     def _ways(self, lines: tuple[tuple[int, int], ...]) -> int:
         """Return the maximum number of elements that fall into one set of the first-level cache, given the number of
@@ -236,7 +261,7 @@ class SharedFacts:
         """
         groups, cost = self.sizes.get(self.batch, 1), self.target.costs
         share = cost.weights_kept * (2 if self.classes else 1)  # the result then dominates the time
-        size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes
+        size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.weight_bytes
         return size <= share or (cost.prefetches(size) and size <= self.target.l2.bytes)
 
     def stride_of(self, loop: str) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.ir.index import Index, Var
+from convsmith.ir.walk import variables_of
 from convsmith.schedule.loops import Loops
 
 STRIDE = 2
@@ -59,6 +61,37 @@ def live_vectors(
     if is_held:
         return (sums + prod(tile[n] for n in taps.values())) * vectors + (rows if is_extended else 1) * row
     return (sums + rows * row) * vectors + 1
+
+
+def elements_at_a_border(
+    loops: Loops, tile: Mapping[str, int], coords: Sequence[Index], shape: Sequence[int], most: int
+) -> tuple[int, int]:
+    """Return the taps of a row that have code of their own in a register tile at a border, where some pixels are
+    absent, and the elements of the row that they read, if loops run over the taps; zeros if there are more than
+    ``most`` such taps. ``coords`` are the coordinates of A, whose sizes are ``shape``.
+    """
+    pixel = loops.of("m")[-1]
+    tap = next((n for n in loops.of("k") if loops.axes[n] and loops.axes[n] == loops.axes[pixel]), "")
+    along = next((d for d, x in enumerate(coords) if {Var(pixel), Var(tap)} <= variables_of(x)), None)
+    if along is None or tap in loops.residues:
+        return 0, 0
+    taps, count = range(loops.extents[tap]), loops.extents[pixel]
+
+    def position(n: int, at: int) -> int:
+        values = {v: {pixel: n, tap: at}.get(v.name, 0) for v in variables_of(coords[along])}
+        return int(evaluate(coords[along], values))
+
+    width, found = min(tile.get(pixel, 1), count), (0, 0)
+    for first in {0, count - width}:
+        pixels = range(first, first + width)
+        ends = [[position(n, t) for n in (pixels[0], pixels[-1])] for t in taps]
+        cut = [t for t, (a, b) in zip(taps, ends) if min(a, b) < 0 or max(a, b) >= shape[along]]
+        if len(cut) + 1 == len(taps):
+            cut = list(taps)
+        read = {x for t in cut for n in pixels if 0 <= (x := position(n, t)) < shape[along]}
+        if len(cut) <= most:
+            found = max(found, (len(cut), len(read)))
+    return found
 
 
 def weights_fit(

@@ -20,7 +20,7 @@ from convsmith.tune.candidates import default_config
 from convsmith.tune.model import Model
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
 from convsmith.tune.traffic import MovedBytes, Traffic
-from convsmith.tune.windows import first_reads, live_vectors, weights_fit
+from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors, weights_fit
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
 AVX512 = next(t for t in LEVELS if t.name == "avx512")
@@ -267,3 +267,59 @@ def test_lines_are_counted_where_a_bound_permits_the_fastest_config(
     monkeypatch.setattr(Model, "least", lambda self, loops, config: 0.0)
     traced.clear()
     assert default_config(problem, level) == chosen and few < len(traced) / 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pixels", "taps", "elements"),
+    [
+        ("ih28oh28kh7ph3", 14, 3, 13),  # the three taps before the first pixel read 11, 12 and 13 pixels
+        ("ih28oh28kh7ph3", 28, 7, 28),  # a tile of the whole row meets both borders; one tap is left
+        ("ih32oh12kh11sh2ph1", 6, 1, 5),
+        ("ih34oh28kh7ph0", 14, 0, 0),
+        ("ih24oh24kh23ph11", 24, 0, 0),  # more taps than a loop has pieces
+    ],
+)
+def test_taps_at_a_border_have_code_of_their_own(sizes: str, pixels: int, taps: int, elements: int) -> None:
+    st = statement(parse_problem(f"--stag=axb --dtag=axb g64mb1ic64oc64{sizes}"), AVX512)
+    loops = loops_after_fusing(st, Config("avx512", "g"))
+    found = elements_at_a_border(loops, {"ow": pixels, "g": 16}, st.a.coords, st.a.layout.shape, 8)
+    assert found == (taps, elements)
+
+
+@pytest.mark.parametrize(("pixels", "is_spilled"), [(14, False), (28, True)])
+def test_elements_that_stay_for_the_taps_at_a_border_are_spilled(pixels: int, is_spilled: bool) -> None:
+    """28 sums leave no registers for the 28 pixels of a row (Zen 5: twice the time of two tiles of 14 pixels)."""
+    problem = parse_problem("--stag=axb --dtag=axb g192mb1ic192ih28oc192oh28kh7ph3")
+    st = statement(problem, AVX512)
+    model = Model(problem, st, AVX512, ProductShape.plain(st, AVX512))
+    loops = loops_after_fusing(st, Config("avx512", "g"))
+    assert (model.spilled_at_borders(loops, {"ow": pixels, "g": 16}, pixels, 1) > 0) is is_spilled
+
+
+@pytest.mark.parametrize(("pixels", "stride", "read"), [(6, 2, 21 / 66), (4, 1, 14 / 44), (1, 1, 1.0)])
+def test_taps_of_a_loop_find_pixels_that_a_tap_before_has_read(pixels: int, stride: int, read: float) -> None:
+    """Pixels of 1024 channels evict each other across rows, and those of a few taps of one row do not."""
+    sizes = f"ih{10 + 12 * stride}oh{12 if stride == 1 else 13}kh11sh{stride}ph0"
+    problem = parse_problem(f"--stag=axb --dtag=axb g1024mb1ic1024oc1024{sizes}".replace("oh13", "oh12"))
+    st = statement(problem, AVX512)
+    model = Model(problem, st, AVX512, ProductShape.plain(st, AVX512))
+    loops, tile = loops_after_fusing(st, Config("avx512", "g")), {"ow": pixels, "g": 64}
+    assert model.evicts(loops, tile)
+    near = model.evicts(loops, tile, near=True)
+    assert model.first_of_taps(loops, tile) == pytest.approx(1.0 if near else read)
+
+
+def test_packed_weights_of_16_bits_are_counted_as_they_are_packed() -> None:
+    """Windows read converted weights: 11 x 11 taps of 1024 channels, which the second-level cache does not keep, are
+    read in the innermost loops.
+    """
+    problem = parse_problem("--dt=bf16 --stag=axb --dtag=axb g1024mb1ic1024ih32oc1024oh12kh11sh2ph1")
+    level = next(t for t in LEVELS if t.name == "avx512_bf16")
+    for row in MICRO_ARCHITECTURES:
+        config = default_config(problem, row.of(level))
+        assert config.order.index("g") < config.order.index("oh"), row.name
+
+
+def test_a_tile_has_all_of_six_rows() -> None:
+    config = default_config(parse_problem("--stag=abx --dtag=abx g64mb1ic64ih15oc64oh6kh11ph1"), AVX512)
+    assert config.size("oh") == 6
