@@ -51,10 +51,11 @@ def scalar_multiply_add(name: str, type_: str, mnemonic: str) -> Instruction:
 
 
 def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,
-             needs: tuple[str, ...], swapped: bool = False) -> Instruction:  # fmt: skip
+             needs: tuple[str, ...], swapped: bool = False, flushes: bool = False) -> Instruction:  # fmt: skip
     """Return the row of an intrinsic on sums and two vectors of factors, ``b`` first if ``swapped``.
 
-    The row is called ``mnemonic_variant``; bf16 numbers are stored as 16-bit words.
+    The row is called ``mnemonic_variant``; bf16 numbers are stored as 16-bit words. It ``flushes`` denormal sums if the
+    instruction does.
     """
     a, b, c = (f"<{n} x {LLVM_TYPES[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
     operands = {"a": "a", "b": "b"}
@@ -66,7 +67,7 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
     factors = [f"{a} {{{operands['a']}}}", f"{b} {{{operands['b']}}}"]
     steps.append(f"call {c} @{intrinsic}({', '.join([f'{c} {{c}}', *factors[:: -1 if swapped else 1]])})")
     declare = f"declare {c} @{intrinsic}({c}, {a}, {b})"
-    return dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic)
+    return dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic, flushes)
 
 
 def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,

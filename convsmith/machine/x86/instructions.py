@@ -16,7 +16,7 @@ INSTRUCTIONS = (
     fused_multiply_add("vfmadd_pd_256", "f64", 4, ("avx2", "fma"), "vfmadd"),
     dot_call("vpdpbusd", "512", _U8, 16, 4, "llvm.x86.avx512.vpdpbusd.512", ("avx512vnni",)),
     pairs_of_words("vpdpwssd", "512", "s8", 16, "llvm.x86.avx512.vpdpwssd.512", ("avx512vnni",), adds=True),
-    dot_call("vdpbf16ps", "512", _BF16, 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512bf16",)),
+    dot_call("vdpbf16ps", "512", _BF16, 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512bf16",), flushes=True),
     dot_call("vpdpbusd", "256", _U8, 8, 4, "llvm.x86.avx512.vpdpbusd.256", ("avxvnni",)),
     dot_call("vpdpbssd", "256", _S8, 8, 4, "llvm.x86.avx2.vpdpbssd.256", ("avxvnniint8",)),
     pairs_of_words("vpdpwssd", "256", "s8", 8, "llvm.x86.avx512.vpdpwssd.256", ("avxvnni",), adds=True),
