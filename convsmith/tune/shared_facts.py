@@ -21,7 +21,7 @@ from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposes
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.traffic import Traffic
-from convsmith.tune.windows import STRIDE
+from convsmith.tune.windows import STRIDE, fraction_read
 
 
 class SharedFacts:
@@ -65,7 +65,6 @@ class SharedFacts:
         self._bordered: dict[str, bool] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
         self._evicts: dict[tuple[object, ...], bool] = {}
-        self._first: dict[tuple[int, ...], float] = {}
         self._at_border: dict[tuple[object, ...], tuple[int, int]] = {}
         self._windows: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], float] = {}
@@ -192,12 +191,7 @@ class SharedFacts:
         tap = next((n for n in loops.of("k") if loops.axes[n] and loops.axes[n] == loops.axes[pixel]), "")
         if not tap or any(loops.kinds[n] == "k" for n in tile) or self.evicts(loops, tile, near=True):
             return 1.0
-        key = (tile.get(pixel, 1), loops.extents[tap], self.row_step(pixel), self.row_step(tap))
-        if key not in self._first:
-            pixels, taps, across, along = key
-            read = {n * across + t * along for n in range(pixels) for t in range(taps)}
-            self._first[key] = len(read) / (pixels * taps)
-        return self._first[key]
+        return fraction_read(tile.get(pixel, 1), loops.extents[tap], self.row_step(pixel), self.row_step(tap))
 
     def _ways(self, lines: tuple[tuple[int, int], ...]) -> int:
         """Return the maximum number of elements that fall into one set of the first-level cache, given the number of

@@ -21,6 +21,18 @@ def distinct_elements(pixels: int, taps: int, step: int) -> int:
     return min(pixels * taps, (pixels - 1) * step + taps)
 
 
+def fraction_read(pixels: int, taps: int, across: int, by: int) -> float:
+    """Return the fraction of the reads of ``pixels`` pixels by ``taps`` taps that read an element for the first time;
+    pixels are ``across`` elements apart, and taps ``by`` elements.
+    """
+    across, by = abs(across), abs(by)
+    if across and by and not across % by:
+        return distinct_elements(pixels, taps, across // by) / (pixels * taps)
+    if across and by and not by % across:
+        return distinct_elements(taps, pixels, by // across) / (pixels * taps)
+    return 1.0
+
+
 def taps_apart(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
     """Return the distance of neighbouring pixels in taps; if it is not an integer, a distance at which they share no
     elements.
@@ -75,22 +87,20 @@ def elements_at_a_border(
     along = next((d for d, x in enumerate(coords) if {Var(pixel), Var(tap)} <= variables_of(x)), None)
     if along is None or tap in loops.residues:
         return 0, 0
-    taps, count = range(loops.extents[tap]), loops.extents[pixel]
-
-    def position(n: int, at: int) -> int:
-        values = {v: {pixel: n, tap: at}.get(v.name, 0) for v in variables_of(coords[along])}
-        return int(evaluate(coords[along], values))
-
-    width, found = min(tile.get(pixel, 1), count), (0, 0)
+    names, count = variables_of(coords[along]), loops.extents[pixel]
+    starts = (evaluate(coords[along], {v: int(v.name == of) for v in names}) for of in ("", pixel, tap))
+    start, *nexts = (int(x) for x in starts)
+    across, by = (x - start for x in nexts)
+    width, size, found = min(tile.get(pixel, 1), count), shape[along], (0, 0)
     for first in {0, count - width}:
-        pixels = range(first, first + width)
-        ends = [[position(n, t) for n in (pixels[0], pixels[-1])] for t in taps]
-        cut = [t for t, (a, b) in zip(taps, ends) if min(a, b) < 0 or max(a, b) >= shape[along]]
-        if len(cut) + 1 == len(taps):
-            cut = list(taps)
-        read = {x for t in cut for n in pixels if 0 <= (x := position(n, t)) < shape[along]}
+        at = [start + across * first, start + across * (first + width - 1)]
+        low, high = min(at), max(at)
+        cut = [t for t in range(loops.extents[tap]) if low + by * t < 0 or high + by * t >= size]
+        if len(cut) + 1 == loops.extents[tap]:
+            cut = [*range(loops.extents[tap])]
         if len(cut) <= most:
-            found = max(found, (len(cut), len(read)))
+            read = {at[0] + across * n + by * t for t in cut for n in range(width)}
+            found = max(found, (len(cut), len(read.intersection(range(size)))))
     return found
 
 

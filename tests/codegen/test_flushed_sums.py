@@ -16,7 +16,8 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 
 LEVEL = next(t for t in LEVELS if t.name == "avx512_bf16")
-CONFIG = "--target=avx512_bf16 --lane=n --register=m:4,n:16 --order=m,n --reduce=k --instruction=vdpbf16ps_512 --k_step=k:2"
+TILE = "--target=avx512_bf16 --lane=n --register=m:4,n:16 --order=m,n --reduce=k"
+CONFIG = f"{TILE} --instruction=vdpbf16ps_512 --k_step=k:2"
 has_level = pytest.mark.skipif("avx512_bf16" not in [t.name for t in host_targets()], reason="needs AVX512_BF16")
 
 
