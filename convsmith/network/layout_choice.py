@@ -173,7 +173,9 @@ class _Choice:
     def _cycles(self, work: Work) -> float:
         """Return the cycles that a kernel is expected to take."""
         if work not in self._known:
-            if isinstance(work, Operator):
+            if isinstance(work, Transpose) and work.keeps_order:
+                self._known[work] = 0.0
+            elif isinstance(work, Operator):
                 self._known[work] = operator_cycles(work, self._machine)
             else:
                 with interning():

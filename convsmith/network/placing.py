@@ -12,7 +12,7 @@ from typing import NamedTuple
 from convsmith.network.concat_in_place import Part, home_of
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.memory import Life
-from convsmith.network.operators.move import Reshape
+from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
@@ -35,7 +35,8 @@ def placed(graph: Graph, parts: Mapping[str, Part]) -> Placed:
     """Return the places of the values of `graph`, whose nodes have their layouts, and of which some are `parts` of
     others.
 
-    A reshape shares the memory of its source, and a sum replaces an addend in its layout that no later node reads.
+    A reshape, or a transpose that keeps the order of elements, shares the memory of its source, and a sum replaces an
+    addend in its layout that no later node reads.
     """
     sets = _Sets(graph, parts)
     nodes = [made for n, node in enumerate(graph.nodes) if (made := sets.place(n, node)) is not None]
@@ -78,7 +79,8 @@ class _Sets:
 
     def place(self, n: int, node: NetworkNode) -> NetworkNode | None:
         """Return node `n` as it runs; None if its result is the memory of its source."""
-        if isinstance(node.work, Reshape) and self._join(node.arguments["src"], node.output):
+        is_view = isinstance(node.work, Reshape) or (isinstance(node.work, Transpose) and node.work.keeps_order)
+        if is_view and self._join(node.arguments["src"], node.output):
             return None
         if isinstance(node.work, Conv | Matmul):
             return self._in_place(n, node)

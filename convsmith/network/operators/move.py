@@ -28,6 +28,14 @@ class Transpose(ArrayOperator):
         """The source with its dims in the order of `axes`."""
         return result_array(self.type, tuple(self.shape[axis] for axis in self.axes), self.tags[1])
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the elements of the result lie in memory in the order of those of the source, so that they may be
+        the same memory: a permutation of dims to channels last reads a source that has its channels last already.
+        """
+        old, new = self.inputs[0].layout.strides, self.result.layout.strides
+        return all(old[axis] == new[n] for n, axis in enumerate(self.axes) if self.shape[axis] > 1)
+
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
         return nest_that_moves(self, lambda at: [at[self.axes.index(axis)] for axis in range(len(self.shape))])
