@@ -59,19 +59,29 @@ def _seed_option(command: F) -> F:
     return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of inputs.")(command)
 
 
+def _dtype_option(command: F) -> F:
+    kinds, first = click.Choice(DTYPES), DTYPES[0]
+    return click.option("--dtype", type=kinds, default=first, show_default=True, help="Type of inner values.")(command)
+
+
 @network.command(epilog="Example: convsmith network run model.onnx --input x=1x3x224x224 -o results.npz")
 @_model_options
 @_seed_option
+@_dtype_option
 @click.option("-o", "--output", metavar="FILE.npz", help="Write the outputs to a file of numpy.savez.")
-def run(source: str, threads: int | None, inputs: ModelInputs, seed: int, output: str | None) -> None:
+def run(
+    source: str, threads: int | None, inputs: ModelInputs, seed: int, dtype: str, output: str | None
+) -> None:  # fmt: skip
     """Run a model, or a file that `network save` wrote, once: on the files of --input, and random numbers for other
     inputs. Print shape, least, mean and largest element of each output.
     """
     settings.validate()
     if source.endswith(_SAVED):
+        if dtype != DTYPES[0]:
+            raise UsageError(f"--dtype={dtype}: {source} is compiled already; legal is a model", code="bad-option")
         net = _loaded(source, inputs)
     else:
-        net = _compiled(source, inputs, threads)
+        net = _compiled(source, inputs, threads, dtype)
     arrays = _arrays(net.image.inputs, inputs, seed)
     results = net.run(arrays)
     for name, y in results.items():
@@ -111,7 +121,7 @@ def verify(source: str, threads: int | None, inputs: ModelInputs, seed: int) -> 
 @_seed_option
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
 @click.option("--vs", metavar="LIBRARY", default="onnxruntime", show_default=True, help="onnxruntime, or none.")
-@click.option("--dtype", type=click.Choice(DTYPES), default=DTYPES[0], show_default=True, help="Type of inner values.")
+@_dtype_option
 def bench(
     source: str, threads: int | None, inputs: ModelInputs, seed: int, rounds: int, vs: str, dtype: str
 ) -> None:  # fmt: skip
@@ -143,22 +153,24 @@ def bench(
 @_seed_option
 @click.option("--time", "is_timed", is_flag=True, help="Time each step, and name those that take most time.")
 @click.option("--html", metavar="FILE", help="Write a page for a browser too, with the time of each step.")
+@_dtype_option
 def explain(
-    source: str, threads: int | None, inputs: ModelInputs, seed: int, is_timed: bool, html: str | None
+    source: str, threads: int | None, inputs: ModelInputs, seed: int, is_timed: bool, html: str | None, dtype: str
 ) -> None:  # fmt: skip
     """Print inputs, outputs, memory and weights of a model, and what each of its steps computes."""
     settings.validate()
-    net = _compiled(source, inputs, threads)
+    net = _compiled(source, inputs, threads, dtype)
     note(net.explain(_arrays(net.image.inputs, inputs, seed) if is_timed or html is not None else None, html))
 
 
 @network.command(epilog="Example: convsmith network save model.onnx -o model.cs")
 @_model_options
 @click.option("-o", "--output", metavar="FILE.cs", required=True, help="The file that `convsmith.load` reads.")
-def save(source: str, threads: int | None, inputs: ModelInputs, output: str) -> None:
+@_dtype_option
+def save(source: str, threads: int | None, inputs: ModelInputs, output: str, dtype: str) -> None:
     """Compile a model to a file that another process loads without compiling."""
     settings.validate()
-    net = _compiled(source, inputs, threads)
+    net = _compiled(source, inputs, threads, dtype)
     net.save(output)
     note(f"{output}  {Path(output).stat().st_size} bytes, for {net.image.driver.target}")
 
@@ -247,9 +259,9 @@ def _compiling(count: int) -> Iterator[Callable[[], None]]:
         yield bar.advance
 
 
-def _compiled(source: str, inputs: ModelInputs, threads: int | None) -> Network:
-    """Return the function of the model in a file."""
-    return network_of(_graph(source, inputs), threads, _compiling)
+def _compiled(source: str, inputs: ModelInputs, threads: int | None, dtype: str) -> Network:
+    """Return the function of the model in a file, whose inner values of f32 are of `dtype`."""
+    return network_of(_graph(source, inputs), threads, _compiling, dtype)
 
 
 def _loaded(source: str, inputs: ModelInputs) -> Network:

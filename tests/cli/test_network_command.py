@@ -41,6 +41,18 @@ def test_a_saved_network_runs(model: Path, tmp_path: Path) -> None:
     assert first.exit_code == second.exit_code == 0 and first.stdout == second.stdout
 
 
+def test_inner_values_of_bf16(model: Path, tmp_path: Path) -> None:
+    """Results and the saved file are those of `compile` with the type, and steps compute with it."""
+    saved, option = tmp_path / "small.cs", ("--dtype", "bf16")
+    assert run("network", "save", str(model), "-o", str(saved), *option).exit_code == 0
+    first, second = run("network", "run", str(model), *option), run("network", "run", str(saved))
+    assert first.exit_code == second.exit_code == 0 and first.stdout == second.stdout
+    assert first.stdout != run("network", "run", str(model)).stdout
+    assert "--dt=bf16" in run("network", "explain", str(model), *option).stdout
+    done = run("network", "run", str(saved), *option)
+    assert done.exit_code == 2 and "is compiled already" in done.stderr
+
+
 def test_verify_says_what_is_right_and_what_is_not(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("network", "verify", str(model), "--threads", "1")
     assert done.exit_code == 0 and done.stdout.startswith("right: v21: off by ")
