@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from math import gcd, prod
 
+from convsmith.arith.simplify import simplify
 from convsmith.diag.record import record
 from convsmith.ir.index import Ge0, Var, parts_of
 from convsmith.ir.stmt import For, Stmt, Store
@@ -87,7 +88,8 @@ class CopyNest:
         reads = [v for v in walk(s.value) if isinstance(v, Load)] if isinstance(s, Store) else []
         if len(reads) != 1 or not isinstance(s, Store) or s.index != tuple(x.var for x in nest):
             return None
-        terms = dict(offset(reads[0].buffer, reads[0].index).terms)
+        ranges = {x.var: (0, int(x.hi) - 1) for x in nest if x.hi.is_const}
+        terms = dict(simplify(offset(reads[0].buffer, reads[0].index), ranges).terms)
         if any(not isinstance(a, Var) and variables_of(a) for a in terms):
             return None
         steps = {x.var.name: terms.get(x.var, 0) for x in nest}

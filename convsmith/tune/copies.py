@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from math import prod
 
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.transpositions import MAX_READ_STRIDE
@@ -17,6 +17,9 @@ from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 
 __all__ = ["copied", "packed", "window_bytes", "window_rows"]
+
+SINGLY = 3
+"""Ratio of the time of packing elements one by one to that of packing vectors of them."""
 
 
 def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
@@ -125,11 +128,13 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     Terms of a gradient of the weights that an instruction adds up are elements of their own for each tap, except the
     taps that share rows.
     """
-    part, unfolded = 1.0, view.name in config.staged("unfold")
+    part, times, unfolded = 1.0, 1, view.name in config.staged("unfold")
     if facts.unit.dot:
         elements = _indexed(facts, view)
         vectors = unfolded or packs_vectors(facts, view, config.tiles_at("k_step")[0][0], config.lane)
         place = "pack" if vectors else "pack_far"
+        if not vectors and (singly := _in_blocks(facts, view, config)):
+            place, times = "pack", singly
         if view.name == facts.st.a.name and not unfolded:
             for pair, rows in shared_taps(facts.st, config).items():
                 part *= rows / prod(facts.sizes[n] for n in pair)
@@ -142,7 +147,26 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     is_apart = not (is_true(view.mask) or unfolded or is_joined) and facts.unit.group > 1
     is_apart = is_apart and _has_columns(facts, config)
     singles = (("lane_load", elements * part),) if is_apart else ()
-    return ("pack_call", part), (place, elements * part), *singles
+    return ("pack_call", part), (place, elements * part * times), *singles
+
+
+def _in_blocks(facts: SharedFacts, view: View, config: Config) -> int:
+    """Return how many times as long as in vectors packing an operand takes whose channels are in blocks in memory: once
+    where tiles are whole blocks, and `SINGLY` where elements are copied one by one. Return 0 for another operand, and
+    where elements are absent, or terms do not follow each other in memory.
+    """
+    steps, terms = view_steps(view), facts.dims[config.tiles_at("k_step")[0][0]]
+    if facts.unit.rows > 1 or facts.st.constant or not is_true(view.mask):
+        return 0
+    if not steps_evenly(steps, terms, facts.sizes):
+        return 0
+    for atom, step in steps.items():
+        if isinstance(atom, Mod) and step == 1:
+            channels = {n for n, _ in atom.num.terms}
+            tiles = [size for n, size in config.tiles_at("register") if Var(facts.dims[n][-1]) in channels]
+            alone = len(channels) == 1 and bool(tiles)
+            return 1 if alone and not any(size % atom.den for size in tiles) else SINGLY
+    return 0
 
 
 def _has_columns(facts: SharedFacts, config: Config) -> bool:

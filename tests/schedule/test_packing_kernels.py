@@ -249,6 +249,21 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzb|movb|vmovss", m)], body
 
 
+@pytest.mark.parametrize("channels", [32, 40])
+def test_whole_blocks_of_channels_are_packed_in_vectors(channels: int) -> None:
+    line = f"--dir=BWD_W --dt=bf16 --stag=aBx16b --dtag=aBx16b mb1ic{channels}ih16oc48oh16kh1ph0"
+    problem, level = parse_problem(line).canonical(), target("avx512_bf16")
+    config = Config.parse(
+        "--target=avx512_bf16 --lane=ic --fuse=oh+ow --register=oc:16,ic:16 --order=oc,ic --reduce=mb,oh_ow "
+        "--instruction=vdpbf16ps_512 --k_step=oh_ow:2 --pack=src,diff_dst"
+    )
+    with interning():
+        made = plan(problem, config, level)
+        packs = run_steps(made.program.naive(), made.pipeline).packs
+        texts = [str(run_steps(pack, packing.packing_steps(pack, level))) for pack in packs]
+    assert len(texts) == 2 and all("interleave_2x16_bf16(" in text for text in texts)
+
+
 @pytest.mark.parametrize("isa, row", [("avx512_vnni", "vpdpbusd_512"), ("avx2_vnni", "vpdpbusd_256")])
 def test_sums_of_packed_bytes_are_made_by_a_dot_product(isa: str, row: str) -> None:
     problem, config, level = chosen("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic64ih9oc64oh9kh3ph1", isa)

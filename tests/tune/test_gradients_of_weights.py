@@ -46,6 +46,24 @@ def test_blocks_are_rows_of_one_image_if_caches_do_not_hold_images(line: str, lo
     assert [n for n, _ in config.tiles_at("cache")] == loops
 
 
+@pytest.mark.parametrize(
+    ("line", "tile", "fuse"),
+    [
+        ("mb1ic176ih28oc176oh28kh1ph0", {"oc": 16, "ic": 16}, (("mb", "oh"), ("mb_oh", "ow"))),
+        ("mb32ic256ih17oc32oh17kh1ph0", {"oc": 16, "ic": 16}, (("oh", "ow"),)),
+        ("mb1ic4ih64oc512oh64kh3ph1", {"kw": 3, "ic": 4, "oc": 32}, ()),
+    ],
+)
+def test_pairs_of_pixels_are_packed_where_blocks_of_channels_are_vectors(
+    line: str, tile: dict[str, int], fuse: tuple[tuple[str, str], ...]
+) -> None:
+    """Tiles have whole blocks of channels, and terms are adjacent pixels of one image."""
+    level = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(TARGETS["avx512_bf16"])
+    config = default_config(parse_problem(f"--dir=BWD_W --dt=bf16 --stag=aBx16b --dtag=aBx16b {line}"), level)
+    assert config.instruction and dict(config.tiles_at("register")) == tile
+    assert config.staged("pack") == ("src", "diff_dst") and config.fuse == fuse
+
+
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize(("src", "dst", "size"), [(1024, 126, 10), (384, 255, 40)])
 def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
