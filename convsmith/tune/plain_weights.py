@@ -29,6 +29,10 @@ __all__ = ["config_of_plain_weights"]
 
 TILES_IN_PLACE = 2
 """Maximum number of tiles of rows that read the weights in place."""
+STREAMS = 8
+"""Maximum number of rows of weights, each on pages of its own, that are read in place side by side: prefetchers follow
+so many streams.
+"""
 MIN_GAIN = 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
 kernel of its own is worth compiling.
@@ -74,9 +78,12 @@ def _reading_rows(config: Config, model: Model, loops: Loops, terms: str) -> Con
     """Return ``config`` with blocks of weights whose columns are contiguous, which are read in place or copied."""
     tiles = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
     depth = max(1, model.target.l1.kept // (config.size(config.lane) * model.bytes))
+    is_copied, row = tiles > TILES_IN_PLACE, view_steps(model.st.b)[Var(terms)] * model.bytes
+    if not is_copied and row >= model.target.costs.page:
+        depth = min(depth, STREAMS)
     return config.changed(
         cache=((terms, depth),) if depth < loops.extents[terms] else (),
-        pack_at=((model.st.b.name, config.lane),) if tiles > TILES_IN_PLACE else (),
+        pack_at=((model.st.b.name, config.lane),) if is_copied else (),
     )
 
 

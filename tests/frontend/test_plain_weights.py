@@ -13,11 +13,14 @@ from convsmith.problem.lines import parse_problem
 from convsmith.schedule.near_copies import is_transposed
 from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
-from convsmith.tune.plain_weights import config_of_plain_weights
+from convsmith.tune.plain_weights import STREAMS, config_of_plain_weights
 
+FAR_ROWS = ["--matmul 3x300:300x1024", "--matmul 8x300:300x1101"]
+"""Products that read weights in place whose rows are a page or more apart."""
 IN_PLACE, COPIED = "--pack=", "--pack= --pack_at=wei+n"
 CHOICES = [
     ("--matmul 3x300:300x1001", IN_PLACE),
+    *((line, IN_PLACE) for line in FAR_ROWS),
     ("--matmul 40x300:300x1001", COPIED),
     ("--matmul --dt=f64 40x300:300x600", COPIED),
     ("--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 40x300:300x1000", COPIED),
@@ -55,8 +58,9 @@ def test_products_of_few_rows(line: str, read: str, level: str) -> None:
         config = default_config(problem, machine)
         other = config_of_plain_weights(problem, config, machine)
         assert other is not None and str(other).endswith(read)
-        block = dict(other.tiles_at("cache")).get("k", 300) * other.size("n") * DTYPES[problem.acc].bytes
-        assert machine.l1.kept // 2 < block <= machine.l1.kept
+        depth = dict(other.tiles_at("cache")).get("k", 300)
+        block = depth * other.size("n") * DTYPES[problem.acc].bytes
+        assert depth == STREAMS if line in FAR_ROWS else machine.l1.kept // 2 < block <= machine.l1.kept
         assert config_of_plain_weights(problem, other, machine) is None
 
 
