@@ -106,7 +106,12 @@ class AnySizes:
         """The code for calls with pads, where that of other calls reads no pixel beyond the source."""
         config = Config.parse(self.artifact.config)
         # Sums of weights over the taps that are there depend on sizes, unless stored values are in the others' place.
-        config = config.changed(realise="mask" if config.offsets == "each" else "indirection")
+        # Only a source whose pixels are read where they are is fetched ahead.
+        packed = {*config.staged("pack")}
+        ahead = config.staged("stream"), config.staged("fetch")
+        stream, fetch = (tuple(n for n in own if n in packed) for own in ahead)
+        realise = "mask" if config.offsets == "each" else "indirection"
+        config = config.changed(realise=realise, stream=stream, fetch=fetch)
         return compile_problem(self.problem, target=self.target, config=config, requirements=self.sizes)
 
     def at(self, q: Problem, load: Load, library: LoadedCode) -> HostKernel:

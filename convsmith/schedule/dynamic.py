@@ -27,7 +27,7 @@ from convsmith.problem.tensor import Tensor
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic_table import section_sizes, table_steps
 from convsmith.schedule.joined_rows import PixelRows
-from convsmith.schedule.loops import SymbolicSizes
+from convsmith.schedule.loops import SymbolicSizes, fused_dims, fused_name
 from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import IMAGES, end, front_pad, reads_windows, statement
@@ -200,12 +200,13 @@ def _check_config(
     tiled = several & loops
     if config.lane in loops:  # taps of other axes run as far as the source does
         tiled |= {d.name for d in st.of("k") if d.sort == "taps" and d.axis not in st.of("m")[-1].axis} & several
+    fused = {n for a, b in config.fuse for n in fused_dims(config, fused_name(a, b))}
     moving = [t.name for t in varying(p) if t.name in config.staged("pack")]
     wrong = [
         text
         for text, is_so in (
             (f"--realise={config.realise}", config.realise not in legal),
-            (f"--table={config.table}", table and config.table != "sections"), ("--fuse", config.fuse),
+            (f"--table={config.table}", table and config.table != "sections"), ("--fuse", fused & loops),
             ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
             (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops - along),
             (f"--register={','.join(sorted(tiled))}", tiled - {row}),

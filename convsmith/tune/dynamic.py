@@ -78,7 +78,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     )  # fmt: skip
     calls = [_call(p, pixels) for pixels in CALLS]
     models = [_CallModel(call, statement(call, target), target, unit) for call in calls]
-    configs = [c for c in _configs(models[0], st, unit, same) if _fits(st, c, target)]
+    configs = [c for c in _configs(models, st, unit, same) if _fits(st, c, target)]
     if not configs:
         raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
     row = st.of("m")[-1].name
@@ -169,23 +169,28 @@ class _Unfused(Nests):
         return ()
 
 
-def _configs(model: _CallModel, st: Statement, unit: ProductShape, same: Config) -> Iterator[Config]:
+def _configs(models: Sequence[_CallModel], st: Statement, unit: ProductShape, same: Config) -> Iterator[Config]:
     """Yield the configs of the lanes and register tiles that a kernel for any sizes may have. A tile has channels and
     pixels of one row.
 
     Vectors along pixels read these where they are, and lanes across borders one by one, which is faster than a table
-    where channels would be gathered.
+    where channels would be gathered. Groups of few channels share vectors.
     """
+    model, *others = models
     nests, row = _Unfused(model), st.of("m")[-1].name
     table, symbolic = same.realise == "indirection", symbolic_dims(model.problem)
     along_rows = has_lanes_along_rows(model.problem, same.threads) and (not table or model.groups_are_apart())
     for lane, needed in nests.lane_loops():
-        if needed or (lane in symbolic and not (lane == row and along_rows)):
+        if lane in symbolic and not (lane == row and along_rows):
             continue
-        loops = loops_after_fusing(model.st, same.changed(lane=lane))
-        dot = unit.dot and lane == st.n
+        for each in others:
+            for pair in needed:
+                each.fuse(*pair)
+        loops = loops_after_fusing(model.st, same.changed(lane=lane, fuse=needed))
+        dot = unit.dot and (lane == st.n or bool(needed))
         config = same.changed(
-            lane=lane, instruction=unit.name if dot else "", k_step=((st.reduce[-1], unit.terms),) if dot else (),
+            lane=lane, fuse=needed, instruction=unit.name if dot else "",
+            k_step=((st.reduce[-1], unit.terms),) if dot else nests.shared_terms(lane) if needed else (),
             realise="mask" if lane == row and table else same.realise,
             spill_sums=same.spill_sums and loops.kinds[lane] != "k",
         )  # fmt: skip

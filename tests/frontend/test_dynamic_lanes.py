@@ -1,4 +1,4 @@
-"""Kernels for any sizes whose vectors run along the pixels of a row, in rows shorter and longer than their tiles."""
+"""Kernels for any sizes whose vectors run along the pixels of rows of any length, or along groups of few channels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.diag.errors import ConfigError
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv, reference
@@ -95,3 +96,30 @@ def test_sums_over_the_pixels_of_a_call_have_no_lanes_along_these() -> None:
     p = Conv.parse("--dir=BWD_W --stag=abx --dtag=abx g20mb1ic20ih8oc20kh3ph1")
     kernel = cs.compile(p, threads=1, dynamic="mb,ih,iw")
     assert Config.parse(str(kernel.config)).lane not in ("oh", "ow")
+
+
+GROUPS = (
+    "--stag=axb --dtag=axb g8mb1ic32ih8oc32kh3ph1",
+    "--stag=axb --dtag=axb g8mb1ic24ih9oc24kh3sh2ph1",
+    "--stag=axb --dtag=axb --dir=FWD_B --attr-post-ops=relu g6mb1ic24ih8oc12kh1",
+    "--stag=axb --dtag=axb --dt=bf16 g16mb1ic64ih8oc64kh3ph1",
+    "--stag=axb --dtag=axb --dt=u8:s8:s32 g16mb1ic64ih8oc64kh3ph1",
+    "--stag=aBx16b --dtag=aBx16b g8mb1ic32ih8oc32kh3ph1",
+)
+
+
+@pytest.mark.sampled(5, "line")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("line", GROUPS)
+def test_groups_of_few_channels_share_vectors(line: str, threads: int) -> None:
+    p = Conv.parse(line)
+    for level in (host_targets()[0], host_targets()[-1]):
+        kernel = cs.compile(p, target=level.name, threads=threads, dynamic=_dims(p))
+        if level is host_targets()[0]:
+            assert Config.parse(str(kernel.config)).lane == "g_oc"
+        _check(kernel.problem, kernel, 8)
+
+
+def test_groups_that_are_known_at_the_call_alone_are_not_fused() -> None:
+    with pytest.raises(ConfigError, match=r"--fuse=.*: dynamic sizes need"):
+        cs.compile("--stag=axb --dtag=axb mb1ic8ih8oc8kh3ph1", dynamic="mb,ih,iw", config="--fuse=oh+ow")
