@@ -130,7 +130,8 @@ def _networks(folder: Path, models: list[dict[str, Any]], packages: Packages, ro
     if done.returncode:
         sys.exit(done.returncode)
     rows: list[dict[str, Any]] = json.loads(done.stdout.decode().splitlines()[-1])
-    for row in rows:
+    for row, model in zip(rows, models, strict=True):
+        row["sizes"] = model["sizes"]
         own, peers = row["times"]["network"], [x for x in row["times"] if x != "network"]
         row["ratios"] = {x: statistics.median(t / o for o, t in zip(own, row["times"][x])) for x in peers}
     return rows
