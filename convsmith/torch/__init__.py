@@ -26,9 +26,6 @@ except ImportError as error:
         code="torch",
     ) from None
 
-# Loading a program requires the operators of exported networks.
-from convsmith.torch import segment_operator as _segment_operator  # noqa: F401
-
 if TYPE_CHECKING:
     from convsmith.torch.functional import (
         conv1d,

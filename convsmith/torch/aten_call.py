@@ -38,7 +38,7 @@ class AtenCall:
         self._arguments = {a.name: a.default_value if a.has_default_value() else None for a in schema.arguments}
         self._arguments |= dict(zip(self._arguments, node.args))
         self._arguments |= node.kwargs
-        self.first = self._arguments[next(iter(self._arguments))] if self._arguments else None
+        self.first: Any = self._arguments[next(iter(self._arguments))] if self._arguments else None
 
     def get(self, name: str) -> Any:
         """Return an argument: a node, a number, a sequence of either, or None."""

@@ -55,7 +55,7 @@ def _compared(operator: str, call: AtenCall) -> None:
 
 
 def _cast(call: AtenCall) -> None:
-    own = call.get("self").meta["val"].dtype
+    own = call.first.meta["val"].dtype
     if own == call.result.dtype:
         call.emit("Identity", [call.source])
     else:

@@ -1,6 +1,7 @@
-"""The choice between our kernel and torch's for a layer: both are timed in alternation, and the cache keeps the times.
+"""The choice between our functions and PyTorch for a part of a network: both are timed in alternation.
 
-Times that were disturbed by other processes are marked in the cache, and the next `optimize` measures them again.
+The cache keeps the times. Times that were disturbed by other processes are marked there, and the next `optimize`
+measures them again.
 """
 
 from __future__ import annotations
@@ -10,26 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
 from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.diag.expect import is_positive, json_list
-from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.numpy_api import compile
 from convsmith.machine.base import Machine
 from convsmith.measure.timing import MIN_SHARE, Watch
-from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import SumPostOp
-from convsmith.runtime.loading import device_name
-from convsmith.torch import devices
-from convsmith.torch.gpu_sequence import sequence_on
-from convsmith.torch.kernel_sequence import SequenceStep
-from convsmith.torch.layers import ConvLayer
-from convsmith.torch.layouts import in_order
 
-__all__ = ["LeastTimes", "Times", "kept_times", "least_seconds", "times_of"]
+__all__ = ["LeastTimes", "Times", "kept_times", "least_seconds"]
 
 ROUNDS, MAX_ROUNDS = 5, 20
 """Minimum and maximum number of rounds of a measurement; each round runs both kernels once."""
@@ -41,8 +28,7 @@ ALIKE = 1.05
 """Maximum ratio of the two shortest samples of a steady measurement; a larger ratio indicates load of other processes.
 """
 LEFT = 0.95
-"""Ratio of torch's time to ours below which torch keeps the layer, although that splits the run of kernels around it.
-"""
+"""Ratio of PyTorch's time to ours below which PyTorch keeps the part."""
 
 
 class LeastTimes(NamedTuple):
@@ -54,7 +40,8 @@ class LeastTimes(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds per call of our kernel and of the alternative; `measured` is false if the times come from the cache."""
+    """Seconds per call of our functions and of the alternative; `measured` is false if the times come from the cache.
+    """
 
     ours: float
     other: float
@@ -62,17 +49,8 @@ class Times(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether the alternative is so much faster that the layer stays as it is."""
+        """Whether the alternative is so much faster that the part stays as it is."""
         return self.other < LEFT * self.ours
-
-
-def times_of(layer: ConvLayer, problem: Conv, shape: tuple[int, ...], threads: int) -> Times:
-    """Return the times of a layer's `problem` for a source of `shape`, from the cache or measured now."""
-    kernel = compile(problem, threads=threads, target=devices.target_on(layer.device))
-    what = f"{problem} {kernel.config} beside torch {torch.__version__} with {layer.folded or 'nothing'} on {threads}"
-    if devices.is_gpu(layer.device):
-        what += f" and {device_name(devices.GPU_TARGET)}"
-    return kept_times(what, kernel.target, lambda most: _measured(layer, problem, kernel, shape, most))
 
 
 def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes]) -> Times:
@@ -97,32 +75,6 @@ def _decoded(content: bytes) -> LeastTimes:
     if not (is_positive(first) and is_positive(second) and type(is_steady) is bool):
         raise ValueError("no times of two calls")
     return LeastTimes(first, second, is_steady)
-
-
-def _measured(
-    layer: ConvLayer, problem: Conv, kernel: CompiledKernel, shape: tuple[int, ...], most: int
-) -> LeastTimes:
-    """Return seconds of our kernel, and of torch's with the norm that would follow it, in at most `most` rounds."""
-    dtype = layer.weight.dtype
-    shapes = (shape, layer.result_shape(shape))
-    x, y = (in_order(torch.randn(given).to(layer.weight), last) for given, last in zip(shapes, layer.orders))
-    added = torch.randn_like(y)
-    values = {"src": 0, "dst": 1}
-    if layer.adds and not any(isinstance(step, SumPostOp) for step in problem.post_ops):
-        values[layer.operand] = 2
-    step = SequenceStep(kernel.host, layer.packed_for(problem, kernel), values, 1, y.nbytes)
-    sequence, by_torch = sequence_on(layer.device, [step], tuple(values.values())), layer.by_torch()
-    addresses = tuple(value.data_ptr() for value in (x, y, added)[: len(values)])
-    norm = torch.ones(shapes[1][1], dtype=dtype, device=y.device) if layer.has_norm and all(layer.orders) else None
-
-    def other() -> Tensor:
-        z = by_torch(x, added if layer.adds else None)
-        return z if norm is None else functional.batch_norm(z, norm, norm, norm, norm)
-
-    with torch.inference_mode():
-        return least_seconds(
-            lambda: sequence(addresses), other, most=most, finish=lambda: devices.finish(layer.device)
-        )
 
 
 def least_seconds(

@@ -1,4 +1,6 @@
-"""A backend of `torch.compile`: convolutions of a graph run on our operators, everything else is left to inductor.
+"""A backend of `torch.compile`: a graph without gradients runs as native functions, as `optimize` makes them.
+
+In a graph with gradients or symbolic sizes, convolutions run on our operators, and everything else is left to inductor.
 
     torch.compile(model, backend="convsmith")
 
@@ -15,12 +17,16 @@ from torch import fx
 from torch._dynamo.backends.registry import list_backends, register_backend
 
 from convsmith.torch import devices, functional
-from convsmith.torch.layers import DTYPES
+from convsmith.torch.bound_graph import BoundGraph
 
 __all__ = ["NAME", "compile_graph"]
 
 NAME = "convsmith"
 """The name of the backend."""
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""Types of the tensors that convolutions of ours take."""
+_STATIC = "_dynamo_static_input_type"
+"""The mark of parameters and buffers of modules among the inputs of a graph."""
 _OURS = {
     getattr(torch, name): getattr(functional, name)
     for name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -30,10 +36,13 @@ _OURS = {
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Return the compiled graph, whose convolutions of floats on the CPU or the GPU run on our kernels.
+    """Return the compiled graph: native functions, and PyTorch's operators between them, if it records no gradients and
+    has known sizes; otherwise its convolutions of floats on the CPU or the GPU run on our kernels.
 
     `options` are passed to inductor.
     """
+    if (made := _as_functions(graph, inputs)) is not None:
+        return made
     from torch._inductor.compile_fx import compile_fx
 
     for node in graph.graph.nodes:
@@ -44,10 +53,23 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) 
     return compiled  # type: ignore[no-any-return]
 
 
+def _as_functions(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the native functions of a graph; None if it has none, records gradients, or has symbolic sizes."""
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    if len(tensors) < len(inputs) or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+        return None
+    placed = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    fixed = [n for n, node in enumerate(placed) if _STATIC in node.meta.get("tensor_dict", {})]
+    if len(fixed) == len(inputs) or any(not all(isinstance(n, int) for n in x.shape) for x in tensors):
+        return None
+    made = BoundGraph(graph, tensors, fixed)
+    return None if made.is_no_function else made
+
+
 def _suits(node: fx.Node) -> bool:
     """Return whether the value of `node` is a floating-point tensor on a device of kernels, or not a tensor."""
     value = node.meta.get("example_value")
-    return not isinstance(value, torch.Tensor) or (devices.runs_kernels(value.device) and value.dtype in DTYPES)
+    return not isinstance(value, torch.Tensor) or (devices.runs_kernels(value.device) and value.dtype in _FLOATS)
 
 
 if NAME not in list_backends(exclude_tags=()):

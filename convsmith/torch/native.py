@@ -12,24 +12,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.settings import settings
 from convsmith.machine import registry
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.torch.aten_call import SMALL_TYPES
+from convsmith.runtime.loading import device_name
+from convsmith.torch import devices
 from convsmith.torch.choice import Times, kept_times, least_seconds
-from convsmith.torch.fold import form_of
 from convsmith.torch.networks import Networks, Progress, SizedProgram, read_program, sized_program
 from convsmith.torch.program import ReadProgram
 from convsmith.torch.regions import is_product, name_of
 from convsmith.torch.report import FunctionTimes, LayerRow, OptimizeReport
-from convsmith.torch.tracing import has_code
 
-__all__ = ["NetworkOptions", "graph_of_networks", "networks_by_export"]
+__all__ = ["NetworkOptions", "NoFunctionsError", "graph_of_networks"]
 
-_FLOATS = {torch.float32, *SMALL_TYPES}
-"""Types of floats that graphs of networks take from PyTorch."""
 _KEPT = ("scaled_dot_product_attention",)
 """Operators for which PyTorch has one kernel, and a graph of networks several."""
 
@@ -45,6 +43,10 @@ class NetworkOptions(NamedTuple):
     progress: Progress
 
 
+class NoFunctionsError(UnsupportedError):
+    """A module of which no part has a function, with the reason."""
+
+
 class _Chosen(NamedTuple):
     """A program, and the times of its functions and of PyTorch."""
 
@@ -53,57 +55,40 @@ class _Chosen(NamedTuple):
 
 
 def graph_of_networks(
-    traced: fx.GraphModule, inputs: Sequence[Any], options: NetworkOptions, other: Callable[[], fx.GraphModule]
-) -> fx.GraphModule | None:
-    """Return a graph that calls native functions of all of `traced`, whose forms are known, or of the largest parts
-    that graphs of networks express; None if there are none, or if PyTorch is faster.
-
-    `other` makes a graph of `traced`, whose inputs are then tensors, for calls that have no functions.
-    """
-    given = _tensors(traced, inputs)
-    if given is None or any(map(has_code, traced.modules())):
-        return None
-    part = _alone(traced)
-    (output,) = (node for node in traced.graph.nodes if node.op == "output")
-    chosen = _chosen(part, given, options, not isinstance(output.args[0], tuple | list))
-    if chosen is None:
-        return None
-    for node in list(traced.graph.nodes):
-        if node.op == "placeholder" and form_of(node) is None:
-            traced.graph.erase_node(node)
-    names = {node.name: str(node.meta.get("layer", node.name)) for node in part.graph.nodes}
-    return _calling(part, other(), chosen, given, options, lambda node: _name_in_trace(node, names), inputs)
-
-
-def networks_by_export(
-    part: nn.Module, inputs: Sequence[Any], options: NetworkOptions, name: str
+    part: nn.Module, inputs: Sequence[Any], options: NetworkOptions, name: str = ""
 ) -> fx.GraphModule | None:
     """Return a graph that calls native functions of a module, which is called `name` in the network, or of the largest
-    parts of its program; None if there are none, or if PyTorch is faster.
+    parts of its program; None if PyTorch is faster. NoFunctionsError if there are none.
 
-    The module computes calls that have no functions.
+    The inputs of a graph of `torch.fx` may be numbers, which functions take as arrays of one number.
     """
-    given = [x for x in inputs if isinstance(x, Tensor)]
-    is_here = all(x.is_cpu and x.layout is torch.strided for x in (*given, *part.parameters(), *part.buffers()))
-    if len(given) < len(inputs) or not given or not is_here:
-        return None
+    given = _tensors(inputs)
+    if given is None:
+        raise NoFunctionsError("it reads no tensor in memory of kernels", code="functions")
+    if isinstance(part, fx.GraphModule):
+        own, names = _alone(part, inputs), {n.name: str(n.meta.get("layer", n.name)) for n in part.graph.nodes}
+        (output,) = (node for node in part.graph.nodes if node.op == "output")
+        chosen = _chosen(own, given, options, not isinstance(output.args[0], tuple | list))
+        return chosen and _calling(own, chosen, given, options, lambda node: _name_in_trace(node, names), inputs)
     with torch.no_grad():
         results = part(*given)
     chosen = _chosen(part, given, options, not isinstance(results, tuple))
     if chosen is None:
         return None
     parameters = chosen.sized.program.parameters
-    return _calling(part, part, chosen, given, options, lambda node: _name_in_module(node, name, parameters), inputs)
+    return _calling(part, chosen, given, options, lambda node: _name_in_module(node, name, parameters), inputs)
 
 
 def _chosen(part: nn.Module, inputs: list[Tensor], options: NetworkOptions, is_single: bool) -> _Chosen | None:
-    """Return the fastest program of a module; None if it has none, with the reason in the report."""
+    """Return the fastest program of a module; None if PyTorch is faster, with the reason in the report."""
     program, found = read_program(part, inputs), list[_Chosen]()
     why = program if isinstance(program, str) else ""
     if isinstance(program, ReadProgram):
         has_kept = any(name_of(node) in _KEPT for node in program.nodes)
         for kept in ((), _KEPT)[: 1 + (has_kept and options.keep_faster)]:
-            sized = sized_program(program, options.threads, is_single, kept, options.progress)
+            sized = sized_program(
+                program, options.threads, is_single, kept, options.progress, devices.device_of(inputs[0])
+            )
             if isinstance(sized, str):
                 why = sized
                 continue
@@ -113,41 +98,47 @@ def _chosen(part: nn.Module, inputs: list[Tensor], options: NetworkOptions, is_s
                 ours, other = (f"{x * 1e3:.2f} ms" for x in (times.ours, times.other))
                 why = f"PyTorch takes {other} instead of {ours}"
     best = min(found, key=lambda x: x.times.ours, default=None)
-    if best is None or best.times.stays:
+    if best is None:
+        raise NoFunctionsError(why, code="functions")
+    if best.times.stays:
         options.report.without_functions.append(why)
         return None
     return best
 
 
-def _tensors(traced: fx.GraphModule, inputs: Sequence[Any]) -> list[Tensor] | None:
-    """Return the inputs that are tensors; None if the graph reads other inputs, or computes with other types."""
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    found = []
-    for node, x in zip(placeholders, inputs, strict=True):
-        if isinstance(x, Tensor):
-            found.append(x)
-        elif node.users:
-            return None
-    forms = [form for node in traced.graph.nodes if (form := form_of(node)) is not None]
-    types = {form.dtype for form in forms if form.dtype.is_floating_point or form.dtype.is_complex}
-    is_here = all(form.device.type == "cpu" for form in forms) and all(x.layout is torch.strided for x in found)
-    return found if found and is_here and types and types <= _FLOATS else None
+_NUMBERS = {float: torch.float32, int: torch.int32}
+"""Types of arrays of one number by the class of the number."""
 
 
-def _alone(traced: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy of a graph without inputs that are no tensors."""
+def _tensors(inputs: Sequence[Any]) -> list[Tensor] | None:
+    """Return the inputs that are tensors, and numbers as tensors; None if kernels do not run where they are."""
+    found = [x for x in inputs if isinstance(x, Tensor)]
+    places = {devices.device_of(x) for x in found}
+    is_here = len(places) == 1 and all(map(devices.runs_kernels, places))
+    is_cast = torch.is_autocast_enabled("cuda") and any(map(devices.is_gpu, places))
+    if not is_here or is_cast or any(x.layout is not torch.strided for x in found):
+        return None
+    return [
+        x if isinstance(x, Tensor) else torch.tensor(x, dtype=_NUMBERS[type(x)], device=found[0].device)
+        for x in inputs if isinstance(x, Tensor) or type(x) in _NUMBERS
+    ]  # fmt: skip
+
+
+def _alone(traced: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    """Return a copy of a graph without inputs that are neither tensors nor numbers, which no node reads."""
     graph = copy.deepcopy(traced.graph)
-    for node in list(graph.nodes):
-        if node.op == "placeholder" and form_of(node) is None:
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, x in zip(placeholders, inputs, strict=True):
+        if not isinstance(x, Tensor) and type(x) not in _NUMBERS:
             graph.erase_node(node)
     return fx.GraphModule(traced, graph, class_name=type(traced).__name__)
 
 
 def _calling(
-    part: nn.Module, other: nn.Module, chosen: _Chosen, given: Sequence[Tensor], options: NetworkOptions,
+    part: nn.Module, chosen: _Chosen, given: Sequence[Tensor], options: NetworkOptions,
     name: Callable[[fx.Node], str], inputs: Sequence[Any],
 ) -> fx.GraphModule:  # fmt: skip
-    """Return a graph with as many inputs as there are `inputs`, which calls functions on those that are tensors, and
+    """Return a graph with as many inputs as there are `inputs`, which calls functions on tensors and numbers, and
     report its layers.
     """
     report, (sized, times) = options.report, chosen
@@ -156,24 +147,38 @@ def _calling(
     report.functions.append(FunctionTimes(len(sized.runs), times.ours, times.other))
     layers = sum(len(row.names) for row in rows if row.runner != "torch")
     graph, root = fx.Graph(), nn.Module()
-    root.add_module("convsmith", Networks(part, other, sized, given, options.threads, report.other_sizes, layers))
-    made = [graph.placeholder(f"input_{n}") for n in range(len(inputs))]
-    graph.output(graph.call_module("convsmith", tuple(node for node, x in zip(made, inputs) if isinstance(x, Tensor))))
+    root.add_module("convsmith", Networks(part, sized, given, options.threads, report.other_sizes, layers))
+    taken = list[fx.Node]()
+    for n, x in enumerate(inputs):
+        node = graph.placeholder(f"input_{n}")
+        if isinstance(x, Tensor):
+            taken.append(node)
+        elif type(x) in _NUMBERS:
+            options_of_number: dict[str, Any] = {"dtype": _NUMBERS[type(x)], "device": given[0].device}
+            taken.append(graph.call_function(torch.tensor, (node,), options_of_number))
+    graph.output(graph.call_module("convsmith", tuple(taken)))
     return fx.GraphModule(root, graph, class_name=type(part).__name__)
 
 
 def _times(sized: SizedProgram, part: nn.Module, inputs: Sequence[Tensor], threads: int) -> Times:
     """Return the times of the functions and of PyTorch's graph."""
-    steps = [step.work for run in sized.runs for step in run.network.image.steps]
+    steps = [line for run in sized.runs for line in run.steps]
     around = [str(node.target) for node in sized.program.nodes if node.op == "call_function"]
     digest = hashlib.sha256("\n".join((*steps, *around, *sized.kept)).encode()).hexdigest()
     forms = " ".join(str((tuple(x.shape), x.stride(), x.dtype)) for x in inputs)
     what = f"networks {digest} of {forms} beside torch {torch.__version__} on {threads}"
+    device = devices.device_of(inputs[0])
+    if devices.is_gpu(device):
+        what += f" and {device_name(devices.GPU_TARGET)}"
+    target = registry.target(devices.target_on(device) or settings.target, ("f32", "f32", "f32"))
 
     def measured(most: int) -> Any:
-        return least_seconds(lambda: sized.graph(*inputs), lambda: part(*inputs), most=most)
+        with torch.inference_mode():
+            return least_seconds(
+                lambda: sized.graph(*inputs), lambda: part(*inputs), most=most, finish=lambda: devices.finish(device)
+            )
 
-    return kept_times(what, registry.target(settings.target, ("f32", "f32", "f32")), measured)
+    return kept_times(what, target, measured)
 
 
 # -- rows of the report -----------------------------------------------------------------------------------------------
@@ -185,7 +190,7 @@ def _rows(sized: SizedProgram, layer: Callable[[fx.Node], str]) -> Iterator[Laye
     by_name = {node.name: node for node in sized.program.nodes}
     named = set[fx.Node]()
     for run in sized.runs:
-        for work, names in run.network.problems():
+        for work, names in run.problems():
             nodes = [by_name[name] for name in names if name in by_name]
             products = [node for node in nodes if is_product(node)]
             rest = (name_of(node) for node in nodes if node not in products)
@@ -194,10 +199,10 @@ def _rows(sized: SizedProgram, layer: Callable[[fx.Node], str]) -> Iterator[Laye
             for node in products:
                 groups[_problem_text(work), folded, _kind(node)].append(layer(node))
     for (problem, folded, kind), found in groups.items():
-        yield LayerRow(tuple(found), problem, folded, 0, 0, "convsmith", "", kind)
+        yield LayerRow(tuple(found), problem, folded, "convsmith", "", kind)
     for node in sized.program.nodes:
         if node.op == "call_function" and is_product(node) and node not in named:
-            yield LayerRow((layer(node),), "", "", 0, 0, "torch", sized.why.get(node, ""), _kind(node))
+            yield LayerRow((layer(node),), "", "", "torch", sized.why.get(node, ""), _kind(node))
 
 
 _FOLDED = {

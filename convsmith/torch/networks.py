@@ -17,31 +17,39 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import _C, Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.forking import RenewedLock
 from convsmith.diag.record import record
+from convsmith.diag.warning import warn
 from convsmith.network.network import Network
 from convsmith.onnx.network import network_of
+from convsmith.problem.problem import Problem
+from convsmith.torch import devices
+from convsmith.torch.autocast import casting
 from convsmith.torch.devices import CPU
+from convsmith.torch.gpu_network import GpuNetwork, NoKernelsError
 from convsmith.torch.layouts import check_memory
+from convsmith.torch.network_operator import is_traced, named, seen
 from convsmith.torch.part_forward import torchscript_error
 from convsmith.torch.program import ReadProgram
 from convsmith.torch.purity import version_of
-from convsmith.torch.regions import ProgramDivision, ProgramRegion, division_of
+from convsmith.torch.regions import ProgramDivision, division_of
 from convsmith.torch.report import OtherSizes
-from convsmith.torch.segment import MAX_SIZES, check_source
-from convsmith.torch.segment_operator import is_traced
+from convsmith.torch.sources import OtherSizesWarning, check_source
 from convsmith.torch.statement import statement_of, statement_of_export
 from convsmith.torch.without_writes import WritesToParts
 
-__all__ = ["NetworkRun", "Networks", "Progress", "SizedProgram", "in_words", "read_program", "sized_program"]
+__all__ = ["GpuRun", "NetworkRun", "Networks", "Progress", "SizedProgram", "in_words", "read_program", "sized_program"]
 
 _Shape: TypeAlias = tuple[int, ...]
 
 _tracer = _C._get_tracing_state
 _making = RenewedLock()
 """Held while functions for further sizes are made."""
+MAX_SIZES = 8
+"""Sets of source shapes for which a part keeps functions, besides the example's."""
 _CPU_INDEX = -1
 """Torch's number of the CPU among devices."""
 
@@ -53,6 +61,15 @@ class NetworkRun(nn.Module):
         super().__init__()
         self.network = network
         self._results = [(shape, dtype) for shape, dtype in zip(network.outputs.values(), dtypes)]
+
+    @property
+    def steps(self) -> list[str]:
+        """The lines of what the steps compute."""
+        return [step.work for step in self.network.image.steps]
+
+    def problems(self) -> list[tuple[Problem, tuple[str, ...]]]:
+        """Return the products in order, each with the names of the nodes of the program that it computes."""
+        return self.network.problems()
 
     def forward(self, *tensors: Tensor) -> Any:
         """Return the outputs, a tuple if there are several."""
@@ -67,6 +84,28 @@ class NetworkRun(nn.Module):
     def extra_repr(self) -> str:
         """Return what the function computes, in short."""
         return repr(self.network)
+
+
+class GpuRun(nn.Module):
+    """The kernels of a region on a GPU: a call launches them, and returns the tensors of the outputs."""
+
+    def __init__(self, network: GpuNetwork, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self.network, self._dtypes = network, tuple(dtypes)
+
+    @property
+    def steps(self) -> list[str]:
+        """The lines of what the kernels compute."""
+        return self.network.steps
+
+    def problems(self) -> list[tuple[Problem, tuple[str, ...]]]:
+        """Return the products in order, each with the names of the nodes of the program that it computes."""
+        return self.network.problems()
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """Return the outputs, a tuple if there are several."""
+        results = self.network(tensors, self._dtypes)
+        return results[0] if len(results) == 1 else tuple(results)
 
 
 Progress: TypeAlias = Callable[[str, int], Callable[[], object]]
@@ -88,7 +127,7 @@ class SizedProgram:
 
     program: ReadProgram
     graph: fx.GraphModule
-    runs: tuple[NetworkRun, ...]
+    runs: tuple[NetworkRun | GpuRun, ...]
     is_single: bool
     kept: tuple[str, ...]
     why: dict[fx.Node, str]
@@ -127,36 +166,53 @@ def _quiet() -> Iterator[None]:
 
 
 def sized_program(
-    program: ReadProgram, threads: int, is_single: bool, kept: Sequence[str] = (), progress: Progress = _silent
-) -> SizedProgram | str:
+    program: ReadProgram, threads: int, is_single: bool, kept: Sequence[str] = (), progress: Progress = _silent,
+    device: torch.device = CPU,
+) -> SizedProgram | str:  # fmt: skip
     """Return a program with functions of its regions, or the reason why it has none.
 
-    Operators whose names are `kept` stay PyTorch's. The graph returns a tuple unless its result `is_single`. `progress`
-    takes a verb and the number of functions, and returns what is called after each of them.
+    Operators whose names are `kept`, and nodes for which `device` has no kernels, stay PyTorch's. The graph returns a
+    tuple unless its result `is_single`. `progress` takes a verb and the number of functions, and returns what is called
+    after each of them.
     """
-    try:
-        division = division_of(program, kept)
-        done = progress("compile", len(division.regions))
-        runs = dict[int, NetworkRun]()
-        for number, region in division.regions.items():
-            runs[number] = _run(program, region, threads)
-            done()
-    except ConvsmithError as error:
-        return in_words(error)
+    without = dict[str, str]()
+    while True:
+        division = division_of(program, kept, without)
+        try:
+            runs = _runs(program, division, threads, progress, device)
+        except NoKernelsError as error:
+            before = len(without)
+            without |= error.why
+            if len(without) == before:
+                return in_words(error)
+        except ConvsmithError as error:
+            return in_words(error)
+        else:
+            break
     if not runs:
-        return "no part of it is a graph of networks"
+        return next(iter(without.values()), "no part of it is a graph of networks")
     graph = _graph(program, division, runs, is_single)
     return SizedProgram(program, graph, tuple(runs.values()), is_single, tuple(kept), division.why)
 
 
-def _run(program: ReadProgram, region: ProgramRegion, threads: int) -> NetworkRun:
-    """Return the function of a region."""
-    network = network_of(program.part(region.nodes, region.inputs, region.outputs), threads)
-    return NetworkRun(network, [node.meta["val"].dtype for node in region.outputs])
+def _runs(
+    program: ReadProgram, division: ProgramDivision, threads: int, progress: Progress, device: torch.device
+) -> dict[int, NetworkRun | GpuRun]:
+    """Return the functions of the regions, by number. NoKernelsError names nodes that `device` has no kernels for."""
+    done, runs = progress("compile", len(division.regions)), dict[int, NetworkRun | GpuRun]()
+    for number, region in division.regions.items():
+        graph = program.part(region.nodes, region.inputs, region.outputs)
+        dtypes = [node.meta["val"].dtype for node in region.outputs]
+        if devices.is_gpu(device):
+            runs[number] = GpuRun(GpuNetwork(graph, threads, device), dtypes)
+        else:
+            runs[number] = NetworkRun(network_of(graph, threads), dtypes)
+        done()
+    return runs
 
 
 def _graph(
-    program: ReadProgram, division: ProgramDivision, runs: Mapping[int, NetworkRun], is_single: bool
+    program: ReadProgram, division: ProgramDivision, runs: Mapping[int, NetworkRun | GpuRun], is_single: bool
 ) -> fx.GraphModule:
     """Return a program as a graph that calls the functions of its regions, and PyTorch's operators in between; it
     returns a tuple unless it has a single result.
@@ -188,22 +244,23 @@ def _graph(
 class Networks(nn.Module):
     """The module `part` by native functions, for the sizes of `inputs` and of later calls.
 
-    `other` computes calls that PyTorch's compilers trace, and sizes without functions. Functions for further sizes, and
-    the number of their `layers`, are recorded in `others`.
+    PyTorch computes sizes without functions. Functions for further sizes, and the number of their `layers`, are
+    recorded in `others`.
     """
 
     _versions: list[int]
 
     def __init__(
-        self, part: nn.Module, other: nn.Module, sized: SizedProgram, inputs: Sequence[Tensor], threads: int,
-        others: list[OtherSizes], layers: int,
+        self, part: nn.Module, sized: SizedProgram, inputs: Sequence[Tensor], threads: int, others: list[OtherSizes],
+        layers: int,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._threads, self._others, self._layers = threads, others, layers
-        self._is_single, self._kept = sized.is_single, sized.kept
-        self._modules_of_calls = (part, other)  # no modules of this one: they may contain the module that calls it
+        self._threads, self._others, self._layers, self._warned = threads, others, layers, False
+        self._is_single, self._kept, self._dtype = sized.is_single, sized.kept, sized.program.dtype
+        self._parts = (part,)  # no module of this one: it may contain the module that calls this one
+        self._device = devices.device_of(inputs[0])
+        self._index = self._device.index if devices.is_gpu(self._device) else _CPU_INDEX
         self._forms = tuple([(x.shape, x.dtype) for x in inputs])
-        self._dtype = sized.program.dtype
         self._prepare()
         self._by_sizes[self._forms] = sized.graph
         self._versions = self._writes()
@@ -211,6 +268,7 @@ class Networks(nn.Module):
     def _prepare(self) -> None:
         """Start without functions, and without the numbers of writes to parameters before the first were made."""
         self._versions = []
+        self._name = named(self)
         self._by_sizes: dict[tuple[tuple[_Shape, torch.dtype], ...], fx.GraphModule | None] = {}
 
     @property
@@ -224,20 +282,49 @@ class Networks(nn.Module):
         return [graph for graph in self._by_sizes.values() if graph is not None]
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return the results of the graph."""
+        """Return the results of the graph; torch's compilers see one operator, and exported programs have the part."""
         for x, (_, dtype) in zip(tensors, self._forms):
-            is_elsewhere = x.get_device() != _CPU_INDEX or x.is_meta
+            is_elsewhere = x.get_device() != self._index or x.is_meta
             if is_elsewhere or x.requires_grad or (x.dtype is not dtype and dtype.is_floating_point):
-                check_source(x, dtype, CPU)
+                check_source(x, dtype, self._device)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")
         if is_traced():
-            return self.other.forward(*tensors)
+            if torch.compiler.is_exporting():
+                return self.part.forward(*tensors)
+            results = seen(self._name, tensors)
+            return results[0] if self._is_single else tuple(results)
+        return self._graph_for(tensors).forward(*tensors)
+
+    def results(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the results in a sequence."""
+        found = self._graph_for(tensors).forward(*tensors)
+        return [found] if self._is_single else found
+
+    def is_ready(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether it is known who computes sources of these sizes and types."""
+        return tuple([(x.shape, x.dtype) for x in tensors]) in self._by_sizes
+
+    def prepare(self, tensors: Sequence[Tensor], cast: torch.dtype | None) -> None:
+        """Make functions for sources of these sizes and types, under an autocast to `cast`."""
+        with torch.no_grad(), casting(cast):
+            self._graph_for(tensors)
+
+    def without_data(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the results for sources without data, which have no data either."""
+        mode: Any = next(x.fake_mode for x in tensors if isinstance(x, FakeTensor))
+        held = (*self.part.named_parameters(), *self.part.named_buffers())
+        own = {name: mode.from_tensor(x, static_shapes=True) for name, x in held}
+        found = torch.func.functional_call(self.part, own, tuple(tensors))
+        return [found] if self._is_single else found
+
+    def _graph_for(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the graph for the sizes and types of sources; the part, if there is none."""
         try:
             graph = self._by_sizes[tuple([(x.shape, x.dtype) for x in tensors])]
         except KeyError:
             graph = self._further(tensors)
-        return (self.other if graph is None else graph).forward(*tensors)
+        return self.part if graph is None else graph
 
     def _further(self, tensors: Sequence[Tensor]) -> fx.GraphModule | None:
         """Return the graph for other sizes, compiled now and recorded; None if there is none."""
@@ -245,31 +332,31 @@ class Networks(nn.Module):
         with _making.lock:
             if key in self._by_sizes:
                 return self._by_sizes[key]
-            start, graph = time.perf_counter(), None
+            start, graph, why = time.perf_counter(), None, "later writes have changed its parameters"
             if not self._by_sizes:
                 self._versions = self._writes()
             if self._writes() == self._versions:
                 program = read_program(self.part, tensors)
-                if isinstance(program, ReadProgram):
-                    sized = sized_program(program, self._threads, self._is_single, self._kept)
-                    graph = sized.graph if isinstance(sized, SizedProgram) else None
-            if graph is not None and key != self._forms:
-                shapes = tuple([tuple(shape) for shape, _ in key])
-                self._others.append(OtherSizes(shapes, self._layers, time.perf_counter() - start))
+                sized = program if isinstance(program, str) else sized_program(
+                    program, self._threads, self._is_single, self._kept, device=self._device
+                )  # fmt: skip
+                graph, why = (None, sized) if isinstance(sized, str) else (sized.graph, "")
+            shapes = tuple([tuple(shape) for shape, _ in key])
+            if key != self._forms:
+                self._others.append(OtherSizes(shapes, self._layers, time.perf_counter() - start, why))
             if len(self._by_sizes) > MAX_SIZES:
                 del self._by_sizes[next(known for known in self._by_sizes if known != self._forms)]
             self._by_sizes[key] = graph
-            return graph
+        if why and not self._warned:
+            self._warned = True
+            given = ", ".join(map(str, shapes))
+            warn(f"{self._layers} layers get sources of {given}, which PyTorch computes: {why}", OtherSizesWarning)
+        return graph
 
     @property
     def part(self) -> nn.Module:
         """The module whose results functions compute."""
-        return self._modules_of_calls[0]
-
-    @property
-    def other(self) -> nn.Module:
-        """The module that computes calls without functions."""
-        return self._modules_of_calls[1]
+        return self._parts[0]
 
     def _writes(self) -> list[int]:
         """Return the numbers of writes to the parameters and buffers of the part."""
@@ -277,7 +364,7 @@ class Networks(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Memory and code belong to this process and are created anew.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_by_sizes", "_versions")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_by_sizes", "_versions", "_name")}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)

@@ -27,13 +27,13 @@ from convsmith.machine.registry import host_target
 from convsmith.torch.autocast import cast_type
 from convsmith.torch.copies import copied
 from convsmith.torch.layouts import check_memory
-from convsmith.torch.network_graph import Work
 from convsmith.torch.networks import in_words
 from convsmith.torch.parts import Parts, region_of, tolerance
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.tracing import ModuleCall
 from convsmith.torch.trees import difference, tensors_of
+from convsmith.torch.work import Work
 
 __all__ = ["checked_example", "optimize"]
 
@@ -164,7 +164,6 @@ def _installed(
         for part in parts.installed.values():
             part.remove()
         report.rows = [replace(row, runner="torch", why=why) if row.runner != "torch" else row for row in report.rows]
-        report.chains.clear()
         report.functions.clear()
         report.difference, graphs = 0.0, {}
     if "" in report.divided:
@@ -181,4 +180,4 @@ def _report_others(made: nn.Module, report: OptimizeReport, why: str) -> None:
     named = {name for row in report.rows for name in row.names}
     names = [name for name, m in made.named_modules() if isinstance(m, _ConvNd) and name not in named]
     if names:
-        report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))
+        report.rows.append(LayerRow(tuple(names), "", "", "torch", why))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +18,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.torch.autocast import cast_type, casting
+from convsmith.torch.native import NoFunctionsError
 from convsmith.torch.networks import Networks, in_words
 from convsmith.torch.part_forward import PartForward
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
-from convsmith.torch.segment import Segment
 from convsmith.torch.tracing import (
     ModuleCall,
     Traced,
@@ -41,7 +42,7 @@ _ByExport = Callable[[nn.Module, list[Any], str], fx.GraphModule | None]
 
 
 class Parts:
-    """The parts of a network; `optimized` returns the graph of a part with our kernels, given inputs, and `by_export`
+    """The parts of a network; `optimized` returns the graph of a part with our functions, given inputs, and `by_export`
     the graph of a module that is no graph of `torch.fx`, or None.
 
     `installed` maps the names of modules to the parts that run on our kernels.
@@ -95,7 +96,7 @@ class Parts:
         """Report that torch keeps the convolutions of a module."""
         names = [self._names[id(m)] for m in module.modules() if isinstance(m, _ConvNd)]
         if names:
-            self._report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))
+            self._report.rows.append(LayerRow(tuple(names), "", "", "torch", why))
 
     def _as_one(self, module: nn.Module, name: str, calls: list[ModuleCall]) -> None:
         """Run a module as a graph for each signature of its calls. Raises the reason if that is not possible."""
@@ -105,7 +106,7 @@ class Parts:
         for call in calls:
             if all(part.signature.inputs(*leaves_of(call.args, call.kwargs), call.cast) is None for part in parts):
                 parts.append(self._part(module, name, call))
-        if not any(isinstance(m, Segment | Networks) for part in parts for m in part.graph.modules()):
+        if not any(map(_has_functions, parts)):
             return
         made = PartForward(module, name, parts)
         for call in calls:
@@ -114,24 +115,33 @@ class Parts:
         self.installed[name] = made
 
     def _part(self, module: nn.Module, name: str, call: ModuleCall) -> Traced:
-        """Return a module's graph with our kernels for a call; numbers are inputs of the graph if the module's code
-        permits.
+        """Return a module's graph with our functions for a call; numbers are inputs of the graph if the module's code
+        and functions permit.
         """
         with casting(call.cast):
-            try:
-                part = traced(module, signature_of(call, True), name)
-            except Exception:  # the module's own code may raise anything on symbols; or a reason of ours
+            why, before = Exception(), self._report.lengths()
+            for is_free in (True, False):
+                signature = signature_of(call, is_free)
                 try:
-                    part = traced(module, signature_of(call, False), name)
-                except Exception:
+                    part = traced(module, signature, name)
+                except Exception as error:  # the module's own code may raise anything on symbols; or a reason of ours
+                    why = error
+                    continue
+                inputs = signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
+                assert inputs is not None
+                self._report.shorten(before)
+                try:
+                    with undone(module):
+                        return replace(part, graph=self._optimized(part.graph, inputs))
+                except NoFunctionsError as error:
+                    why = error
+            found = None
+            if not isinstance(why, NoFunctionsError):
+                with suppress(NoFunctionsError):
                     found = self._exported(module, name, call)
-                    if found is None:
-                        raise
-                    return found
-        inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
-        assert inputs is not None
-        with undone(module), casting(call.cast):
-            return replace(part, graph=self._optimized(part.graph, inputs))
+            if found is None:
+                raise why
+            return found
 
     def _exported(self, module: nn.Module, name: str, call: ModuleCall) -> Traced | None:
         """Return a module's graph as `torch.export` states it, with native functions; None if it has none."""
@@ -140,6 +150,11 @@ class Parts:
         if inputs is None:
             return None
         return exported(module, signature, lambda root: self._by_export(root, inputs, name))
+
+
+def _has_functions(part: Traced) -> bool:
+    """Return whether a graph calls native functions."""
+    return any(isinstance(m, Networks) for m in part.graph.modules())
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -222,5 +237,5 @@ def tolerance(expected: Any, graphs: Iterable[nn.Module]) -> float:
     digits of the coarsest type.
     """
     types = {x.dtype for x in tensors_of(expected) if x.dtype.is_floating_point}
-    types |= {m.dtype for graph in graphs for m in graph.modules() if isinstance(m, Segment | Networks)}
+    types |= {m.dtype for graph in graphs for m in graph.modules() if isinstance(m, Networks)}
     return max((math.sqrt(torch.finfo(x).eps) for x in types), default=0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, fx
@@ -20,7 +21,7 @@ from convsmith.torch.program import CHECKS, ReadProgram
 
 __all__ = ["ProgramDivision", "ProgramRegion", "division_of", "is_product", "name_of"]
 
-_TYPES = (torch.float32, *SMALL_TYPES, torch.bool, torch.uint8, torch.int8, torch.int32)
+_TYPES = (torch.float32, torch.float64, *SMALL_TYPES, torch.bool, torch.uint8, torch.int8, torch.int32)
 """Types of values that regions compute: whole numbers of 64 bits would be computed in 32."""
 _NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 _MULTIPLYING = frozenset(PRODUCTS) - frozenset(_NORMS)
@@ -57,14 +58,17 @@ class ProgramDivision:
     why: dict[fx.Node, str]
 
 
-def division_of(program: ReadProgram, kept: Sequence[str] = ()) -> ProgramDivision:
-    """Return the division of a program. Operators whose names are `kept`, and regions without a convolution or a
-    product, stay PyTorch's.
+def division_of(
+    program: ReadProgram, kept: Sequence[str] = (), without_kernels: Mapping[str, str] = MappingProxyType({})
+) -> ProgramDivision:
+    """Return the division of a program. Operators whose names are `kept`, nodes `without_kernels`, by name with the
+    reason, and regions without a convolution or a product, stay PyTorch's.
     """
     theirs: dict[fx.Node, str] = {}
     for node in _computed(program):
         source = node.args[0] if node.target is operator.getitem else None
         why = theirs[source] if source in theirs else _obstacle(program, node, kept)  # type: ignore[index]
+        why = why or without_kernels.get(node.name, "")
         if why:
             theirs[node] = why
     while True:
@@ -91,7 +95,7 @@ def _obstacle(program: ReadProgram, node: fx.Node, kept: Sequence[str]) -> str:
     if name_of(node) in kept:
         return "faster there"
     if not _has_types(program, node):
-        return "it reads or computes whole numbers of 64 bits, or floats of 64 bits"
+        return "it reads or computes whole numbers of 64 bits, or complex numbers"
     constants = (program.tensors[x.name] for x in node.all_input_nodes if x.name in program.tensors)
     if is_product(node) and not all(bool(x.isfinite().all()) for x in constants):
         return "its weights hold infinities or NaN"

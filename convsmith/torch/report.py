@@ -6,37 +6,31 @@ import io
 import shutil
 import sys
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from convsmith.diag.record import record
-from convsmith.torch.chains import ChainTimes
 
 __all__ = ["FunctionTimes", "LayerRow", "OptimizeReport", "OtherSizes"]
 
 
 _GAP = 2
 """Characters between two columns."""
-_TIMES = ("us", "torch us", "ratio")
-"""Columns that are left out if no layer was measured."""
 _PROBLEM, _RUNNER = 9, 20
 """Maximum widths to which the columns of problems and of runners are cut."""
 
 
 @record(frozen=True)
 class LayerRow:
-    """Layers with one problem: their `names`, the operations folded into them, their times in seconds (0 if not
-    measured), who runs them, and why. Their `kind` is "convolution", "linear" or "product".
+    """Layers with one problem: their `names`, the operations folded into them, who runs them, and why. Their `kind` is
+    "convolution", "linear" or "product".
     """
 
     names: tuple[str, ...]
     problem: str
     folded: str
-    ours: float
-    torch: float
     runner: str
     why: str = ""
     kind: str = "convolution"
@@ -73,11 +67,10 @@ class OptimizeReport:
     network: str
     threads: int
     rows: list[LayerRow] = field(default_factory=list)
-    chains: list[ChainTimes] = field(default_factory=list)
     functions: list[FunctionTimes] = field(default_factory=list)
     """Native functions, for each part of the network that runs as such."""
     without_functions: list[str] = field(default_factory=list)
-    """The reasons why other parts have none: their convolutions run one after the other."""
+    """The reasons why PyTorch computes other parts."""
     seconds: float = 0.0
     difference: float = 0.0
     """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
@@ -91,13 +84,13 @@ class OptimizeReport:
         """Return the numbers of rows and of times so far."""
         return tuple(map(len, self._lists()))
 
-    def shorten(self, lengths: tuple[int, ...] = (0, 0, 0, 0)) -> None:
+    def shorten(self, lengths: tuple[int, ...] = (0, 0, 0)) -> None:
         """Remove the rows and times after the first `lengths` of each kind."""
         for x, length in zip(self._lists(), lengths):
             del x[length:]
 
     def _lists(self) -> tuple[list[Any], ...]:
-        return self.rows, self.chains, self.functions, self.without_functions
+        return self.rows, self.functions, self.without_functions
 
     @property
     def ours(self) -> int:
@@ -114,18 +107,12 @@ class OptimizeReport:
         return sum(len(row.names) for row in self.rows if row.kind == kind and runner in ("", row.runner))
 
     def table(self, width: int = 120) -> Table:
-        """Return the rows as a table of at most `width` characters a line, the row that takes the most time first.
+        """Return the rows as a table of at most `width` characters a line, in their order.
 
         If the width is small, problems are cut and reasons continue on the next line.
         """
-        titles = {"layers": "right", "problem": "left", "folded": "left", "us": "right", "torch us": "right",
-                  "ratio": "right", "runs on": "left"}  # fmt: skip
-        longest_first = sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch))
-        rows = [self._cells(row) for row in longest_first]
-        if not any(row.ours > 0 for row in self.rows):  # layers of native functions have no times of their own
-            kept = [title not in _TIMES for title in titles]
-            titles = dict(compress(titles.items(), kept))
-            rows = [tuple(compress(cells, kept)) for cells in rows]
+        titles = {"layers": "right", "problem": "left", "folded": "left", "runs on": "left"}
+        rows = [self._cells(row) for row in self.rows]
         widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
         room = width - sum(widths.values()) - _GAP * len(titles)  # rich before 14.3 adds one at the end
         for title, least in (("runs on", _RUNNER), ("problem", _PROBLEM)):
@@ -141,31 +128,19 @@ class OptimizeReport:
 
     @staticmethod
     def _cells(row: LayerRow) -> tuple[str, ...]:
-        known = row.ours > 0
-        times = (f"{row.ours * 1e6:.0f}", f"{row.torch * 1e6:.0f}", f"{row.torch / row.ours:.2f}") if known else "---"
-        return str(len(row.names)), row.problem, row.folded, *times, row.runner + (f": {row.why}" if row.why else "")
+        return str(len(row.names)), row.problem, row.folded, row.runner + (f": {row.why}" if row.why else "")
 
     def summary(self) -> str:
         """Return one sentence per fact about the whole network."""
-        timed = [row for row in self.rows if row.ours > 0]
-        before = sum(len(row.names) * row.torch for row in timed)
-        after = sum(len(row.names) * min(row.ours, row.torch) for row in timed)
-        after -= sum(times.layers - times.chain for times in self.chains)
         line = f"{self.network}: {self.ours} of {self.convolutions} convolutions run on convsmith"
         if linear := self._count("linear"):
             line += f", {self._count('linear', 'convsmith')} of {linear} linear layers too"
-        if timed and after:
-            line += f", in {after * 1e3:.1f} ms instead of {before * 1e3:.1f} ms by torch"
         if self.functions:
             count = sum(times.count for times in self.functions)
             line += f", {count} native function{'s' * (count > 1)} compute{'s' * (count == 1)} all around them"
             if ours := sum(times.ours for times in self.functions):
                 other = sum(times.torch for times in self.functions)
                 line += f", in {ours * 1e3:.1f} ms instead of {other * 1e3:.1f} ms by torch"
-        if self.chains:
-            one, several = (sum(getattr(times, name) for times in self.chains) for name in ("chain", "layers"))
-            count = sum(len(times.name.split(" -> ")) for times in self.chains)
-            line += f"; {count} of them in {len(self.chains)} chains, {several / one:.2f} times as fast as one by one"
         line += (
             f" ({self.threads} thread{'s' * (self.threads > 1)}). Outputs differ from eager's by {self.difference:.1g} "
             f"of the largest. Optimized in {self.seconds:.1f} s."

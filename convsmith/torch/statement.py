@@ -26,6 +26,9 @@ __all__ = ["ProgramStatement", "statement_of", "statement_of_export"]
 
 _SWITCHES = ("_set_grad_enabled",)
 """Functions that change whether gradients are recorded, of which there are none here."""
+_IDENTITIES = ("alias", "detach")
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+"""Operators that drop elements, if their third argument is true."""
 
 
 @record(frozen=True, eq=False)
@@ -85,9 +88,21 @@ def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> Progra
         elif node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload | type(getattr)):
             raise UnsupportedError(f"it calls {node.target}", code="trace")
     own = tuple(placed[len(held) :])
-    without_writes(made.graph, {*placed, *(node for node in made.graph.nodes if node.op == "get_attr")})
     parameters = {node.name: n for node, n in zip(placed, held)}
+    given = {node: parameters.get(node.name, "an argument") for node in placed}
+    without_writes(made.graph, {**given, **{node: node.name for node in made.graph.nodes if node.op == "get_attr"}})
+    _remove_identities(made.graph)
+    made.graph.eliminate_dead_code()
     return ProgramStatement(name, made.graph, own, constants, parameters)
+
+
+def _remove_identities(graph: fx.Graph) -> None:
+    """Remove operators whose results are their first arguments, as dropout is outside of training."""
+    for node in list(graph.nodes):
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        if name in _IDENTITIES or (name in _DROPOUTS and len(node.args) > 2 and node.args[2] is False):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _attribute(made: fx.GraphModule, name: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
@@ -16,26 +16,26 @@ class WritesToParts(Exception):
     """A program overwrites a value that it reads through another view later."""
 
 
-def without_writes(graph: fx.Graph, given: Collection[fx.Node]) -> None:
+def without_writes(graph: fx.Graph, given: Mapping[fx.Node, str]) -> None:
     """Replace each operator of `graph` that overwrites a value by the one that computes a new value, which later nodes
     read.
 
-    Values that share memory have one storage in the trace. UnsupportedError if memory of the values `given` is
-    overwritten; WritesToParts if another value in the same memory is read later.
+    Values that share memory have one storage in the trace. UnsupportedError if memory of the values `given`, which have
+    names, is overwritten; WritesToParts if another value in the same memory is read later.
     """
     place = {node: n for n, node in enumerate(graph.nodes)}
     sharing: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
         for memory in _memories(node):
             sharing.setdefault(memory, []).append(node)
-    fixed = {memory for node in given for memory in _memories(node)}
+    fixed = {memory: name for node, name in given.items() for memory in _memories(node)}
     for node in graph.nodes:
         if not _writes(node):
             continue
         source, operator = node.args[0], _without_write(node.target)
         (memory, *_) = _memories(source)
         if memory in fixed:
-            raise UnsupportedError(f"it changes {source.name}", code="effects")
+            raise UnsupportedError(f"it changes {fixed[memory]}", code="effects")
         others = (user for x in sharing[memory] if x is not source and place[x] < place[node] for user in x.users)
         is_whole = source.meta["val"].shape == node.meta["val"].shape
         if operator is None or not is_whole or any(place[user] > place[node] for user in others):

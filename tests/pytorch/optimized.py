@@ -5,21 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from convsmith.torch import network_graph, optimize
-from convsmith.torch.networks import Networks
-from convsmith.torch.segment import Segment
-
-
-@pytest.fixture
-def by_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks run layer by layer, as those of types without native functions do."""
-    for name in ("graph_of_networks", "networks_by_export"):
-        monkeypatch.setattr(network_graph, name, lambda *_: None)
+from convsmith.torch import optimize
+from convsmith.torch.networks import NetworkRun, Networks
 
 
 def assert_alike(ours: Any, theirs: Any) -> None:
@@ -69,11 +60,15 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     return made
 
 
-def segments(model: Any) -> list[Segment]:
-    """The runs of convolutions of an optimized network: of its graphs, or of those for calls without functions."""
+def parts(model: Any) -> list[Networks]:
+    """The parts of an optimized network that run as native functions."""
     graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
-    graphs += [m.other for graph in graphs for m in graph.modules() if isinstance(m, Networks)]
-    return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
+    return [m for graph in graphs for m in graph.modules() if isinstance(m, Networks)]
+
+
+def functions(model: Any) -> list[NetworkRun]:
+    """The native functions of an optimized network for the sizes of the example."""
+    return [m for part in parts(model) for m in part.graphs[0].modules() if isinstance(m, NetworkRun)]
 
 
 def _is_float(x: object) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
-from optimized import segments  # noqa: E402
+from optimized import functions, parts  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -83,9 +83,7 @@ def test_results_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
             ours, theirs = made(source), model(source)
             assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
             assert torch.equal(ours, theirs)
-    (graph,) = made.convsmith_graphs[""]
-    runs = [run for g in graph.convsmith.graphs for run in g.modules() if isinstance(run, NetworkRun)]
-    products = [p for run in runs for p, _ in run.network.problems()]
+    products = [p for run in functions(made) for p, _ in run.problems()]
     assert {p.dt[:2] for p in products} == {(NAMES[dtype],) * 2}, "all products multiply the type of autocast"
 
 
@@ -95,7 +93,7 @@ def test_numbers_of_double_precision_are_not_cast() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         made = optimize(model, x, threads=1, keep_faster=False)
         assert made(x).dtype is torch.float64 and torch.equal(made(x), model(x))
-    assert {m.dtype for m in segments(made)} == {torch.float64}
+    assert {part.dtype for part in parts(made)} == {torch.float64}
 
 
 STATES = (None, torch.bfloat16, torch.float16)
@@ -165,7 +163,7 @@ def test_torch_keeps_layers_that_it_runs_faster(monkeypatch: pytest.MonkeyPatch)
 
     seen: list[Any] = []
 
-    def least_seconds(ours: Callable[[], Any], theirs: Callable[[], Any], most: int) -> LeastTimes:
+    def least_seconds(ours: Callable[[], Any], theirs: Callable[[], Any], **_: object) -> LeastTimes:
         seen.append((ours().dtype, theirs().dtype, torch.is_autocast_enabled("cpu")))
         return LeastTimes(2.0, 1.0, True)
 

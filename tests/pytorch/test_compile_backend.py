@@ -73,6 +73,19 @@ def test_sizes_that_are_symbols(seen: list[list[str]]) -> None:
     assert len(seen) == 1 and sum(name.startswith("convsmith.") for name in seen[0]) == 2
 
 
+def test_graphs_without_gradients_are_functions_that_follow_their_parameters(seen: list[list[str]]) -> None:
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(model, backend=backend.NAME, fullgraph=True)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convsmith.torch.choice.LEFT", 0.0)  # functions run, whatever they take
+        for write in (lambda: None, lambda: model.first.weight.data.add_(1), lambda: model.up.bias.mul_(2)):
+            write()
+            for given in (x, x * 2):
+                torch.testing.assert_close(compiled(given), model(given), rtol=1e-4, atol=1e-4)
+    assert seen == [], "inductor compiles nothing"
+
+
 def test_convolutions_of_other_types_stay_torchs(seen: list[list[str]]) -> None:
     x, w = torch.randn(1, 2, 5, 5, dtype=torch.complex64), torch.randn(3, 2, 3, 3, dtype=torch.complex64)
     compiled = torch.compile(lambda x, w: torch.conv2d(x, w), backend=backend.NAME)

@@ -149,6 +149,17 @@ def test_a_network_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch, capability: 
 
 
 @pytest.mark.wide
+def test_a_network_takes_sources_that_begin_anywhere(driver: TensorDriver) -> None:
+    network, room = block(4, torch.float32), torch.zeros(1 + 4 * 16)
+    x = room[1:].view(1, 4, 4, 4).permute(0, 3, 1, 2)
+    x.copy_(integers(1, 4, 4, 4))
+    fast = ct.optimize(network, integers(1, 4, 4, 4), keep_faster=False)
+    assert x.data_ptr() % 16
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), network(x))
+
+
+@pytest.mark.wide
 def test_layers_are_measured_beside_those_of_torch(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[torch.device] = []
     monkeypatch.setattr(devices, "finish", waits.append)
@@ -162,7 +173,7 @@ def test_what_the_gpu_has_no_kernel_for_stays_with_torch(driver: TensorDriver, m
     def refuse(*_: Any, **__: Any) -> Any:
         raise cs.UnsupportedError("no kernel of sm_80", code="test")
 
-    monkeypatch.setattr("convsmith.torch.network_graph.compile", refuse)
+    monkeypatch.setattr("convsmith.torch.gpu_network.compile", refuse)
     network, x = block(4, torch.float32), integers(1, 4, 3, 3)
     fast = ct.optimize(network, x)
     assert [(row.runner, row.why) for row in fast.convsmith_report.rows] == [("torch", "no kernel of sm_80")] * 2

@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
-from optimized import assert_alike, segments  # noqa: E402
+from optimized import assert_alike, parts  # noqa: E402
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
-from convsmith.torch import segment_operator as operator_module  # noqa: E402
-from convsmith.torch.chains import ChainOfLayers  # noqa: E402
-from convsmith.torch.channel_layers import GateLayer  # noqa: E402
-from convsmith.torch.layers import ConvLayer  # noqa: E402
-from convsmith.torch.segment_operator import seen  # noqa: E402
-from convsmith.torch.segment_plan import PlacedLayer, Recipe, SegmentPlan, recipe_of  # noqa: E402
+from convsmith.torch.network_operator import seen  # noqa: E402
 
 X = torch.ones(1, 4, 6, 6)
 
@@ -57,7 +52,7 @@ def test_exported_programs_are_optimized(batches: bool) -> None:
     made = optimize(program, x, example_kwargs={"double": True}, threads=1, keep_faster=False)
     report = made.convsmith_report
     assert (report.ours, report.convolutions, report.divided) == (4, 4, {})
-    assert [row.folded for row in report.rows] == ["norm+relu", "add+silu", "clip", "gelu_tanh", ""]
+    assert [row.folded for row in report.rows] == ["norm+relu", "add+silu", "clip", "gelu", "mul"]
     with torch.no_grad():
         for network in (made, copy.deepcopy(made)):
             for batch in (2, 5)[: 1 + batches]:
@@ -67,7 +62,6 @@ def test_exported_programs_are_optimized(batches: bool) -> None:
 
 LOADING = """
 import sys, torch
-import convsmith.torch  # knows the operator
 x, expected = torch.load(sys.argv[1] + "/data")
 program = torch.export.load(sys.argv[1] + "/program.pt2").module()
 for n in (2, 1):
@@ -79,7 +73,7 @@ for n in (2, 1):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_optimized_networks_are_exported_saved_and_loaded(strict: bool, tmp_path: Path) -> None:
-    """The layers, the means and the chains of a network live on in another process."""
+    """An exported program has PyTorch's operators, and needs no convsmith."""
     model, x = Network().eval(), torch.randn(2, 4, 6, 6)
     made = optimize(model, x, threads=1, keep_faster=False)
     sizes = {"x": {0: torch.export.Dim("n", min=1, max=64)}}
@@ -93,27 +87,9 @@ def test_optimized_networks_are_exported_saved_and_loaded(strict: bool, tmp_path
         del made, program
         gc.collect()
         torch._dynamo.reset()
-        operator_module._segments.clear()
         assert_alike(torch.export.load(tmp_path / "program.pt2").module()(x), expected)
     else:
         subprocess.run([sys.executable, "-W", "ignore", "-c", LOADING, str(tmp_path)], check=True)
-
-
-def test_recipes_of_chains_and_other_versions() -> None:
-    layers = tuple(
-        ConvLayer(name, torch.ones(4, 4, 1, 1), None, (1, 1), ((0, 0),) * 2, (1, 1), 1, None, (("clip", 0.0, 6.0),))
-        for name in "ab"
-    )
-    gate = GateLayer("g", X.dtype)
-    places = (PlacedLayer(ChainOfLayers(layers), 0, None, 1, False), PlacedLayer(gate, 1, 2, 3, True))
-    plan = SegmentPlan(places, (0, 2), (3,), ((1, 4, 6, 6), (1, 4, 1, 1)), X.dtype, 2)
-    recipe = recipe_of(plan, "name")
-    again = recipe_of(recipe.plan(), "name")
-    assert again.text == recipe.text and all(a is b for a, b in zip(again.weights, recipe.weights))
-    assert (recipe.name, len(recipe.weights), recipe.plan().orders) == ("name", 2, plan.orders)
-    for other in ("name", "name\n{}", "name\n" + recipe.text.partition("\n")[2].replace("threads", "workers")):
-        with pytest.raises(cs.UsageError, match="a segment of another version of convsmith"):
-            Recipe(other, recipe.weights).plan()
 
 
 def test_graphs_of_fx_are_optimized() -> None:
@@ -145,11 +121,11 @@ def test_torchscript_is_refused(name: str, inside: bool) -> None:
     assert torch.equal(made(X), expected), "the network itself still runs"
 
 
-def test_a_name_of_another_process_finds_no_segment() -> None:
-    """Every process counts its segments from 0, so the number alone would name another network."""
+def test_a_name_of_another_process_finds_no_functions() -> None:
+    """Every process counts its parts from 0, so the number alone would name another network."""
     made = optimized()
-    (segment,) = segments(made)
-    number = segment._name.split(" of ")[0]
+    (part,) = parts(made)
+    number = part._name.split(" of ")[0]
     for stranger in (number, f"{number} of 00000000-0000-0000-0000-000000000000"):
         with pytest.raises(cs.UsageError, match="is of another process"):
             seen(stranger, [X])

@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from optimized import by_layers  # noqa: E402, F401
+from optimized import functions  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.compiler import driver  # noqa: E402
-from convsmith.frontend import side_by_side  # noqa: E402
-from convsmith.problem.post_ops import BinaryPostOp, SumPostOp  # noqa: E402
+from convsmith.network import ahead  # noqa: E402
+from convsmith.problem.post_ops import BinaryPostOp  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("by_layers")
 
 
 class Residual(nn.Module):
@@ -58,20 +56,18 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counte
 def test_each_problem_of_a_network_is_compiled_once(
     is_deep: bool, keep_faster: bool, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "available_cpus", lambda: 1)
+    monkeypatch.setattr(ahead, "available_cpus", lambda: 1)
     model, x = Residual(is_deep).eval(), torch.randn(1, 8, 6 + 2 * is_deep + keep_faster, 7)
     monkeypatch.setattr("convsmith.torch.choice.LEFT", 0.0)  # our kernels run all layers
     made = optimize(model, x, threads=1, keep_faster=keep_faster)
     with torch.no_grad():
         torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-4)
-    runs = [place.layer.problem(x.shape, place.in_place) for graph in made.convsmith_graphs[""]
-            for segment in graph.children() if hasattr(segment, "_places") for place in segment._places]  # fmt: skip
-    added = {type(step) for problem in runs for step in problem.post_ops} & {SumPostOp, BinaryPostOp}
-    assert added == ({SumPostOp, BinaryPostOp} if is_deep else {BinaryPostOp})
+    runs = [problem for run in functions(made) for problem, _ in run.problems()]
+    assert any(isinstance(step, BinaryPostOp) for problem in runs for step in problem.post_ops)
     assert compiled == dict.fromkeys((str(problem.canonical()) for problem in {*runs}), 1)
 
 
 def test_layers_are_compiled_side_by_side(compiled: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "available_cpus", lambda: 2)
+    monkeypatch.setattr(ahead, "available_cpus", lambda: 2)
     made = optimize(Residual(True).eval(), torch.randn(1, 8, 8, 9), threads=1, keep_faster=False)
     assert made.convsmith_report.ours and not compiled, "children have compiled all kernels"

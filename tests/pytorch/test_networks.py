@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from torch_networks import NETWORKS, network  # noqa: E402
 
 from convsmith.torch import optimize  # noqa: E402
-from convsmith.torch.segment import OtherSizesWarning  # noqa: E402
+from convsmith.torch.sources import OtherSizesWarning  # noqa: E402
 
 CONVOLUTIONS = {
     "resnet18": 20, "resnet50": 53, "mobilenet_v2": 52, "mobilenet_v3": 62, "efficientnet_b0": 81, "convnext_tiny": 22,

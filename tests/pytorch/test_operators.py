@@ -179,7 +179,7 @@ def test_traced_and_transformed_calls_are_seen() -> None:
 def test_a_call_is_seen_under_a_mode_alone() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from convsmith.torch.segment_operator import is_traced
+    from convsmith.torch.network_operator import is_traced
 
     assert not is_traced()
     with TorchDispatchMode():

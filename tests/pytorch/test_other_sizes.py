@@ -12,14 +12,12 @@ from callers import on_threads
 
 torch = pytest.importorskip("torch")
 
-from optimized import by_layers, segments  # noqa: E402, F401
+from optimized import parts  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
-from convsmith.torch import optimize, segment  # noqa: E402
-from convsmith.torch.segment import OtherSizesWarning  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("by_layers")
+from convsmith.torch import network_operator, networks, optimize  # noqa: E402
+from convsmith.torch.sources import OtherSizesWarning  # noqa: E402
 
 
 def whole(*shape: int) -> Tensor:
@@ -75,77 +73,50 @@ def test_other_batches_and_images_run_on_kernels_for_their_sizes() -> None:
     for shape in ((1, 3, 9, 9), (3, 3, 9, 9), (2, 3, 12, 20), (1, 3, 31, 8), (3, 3, 9, 9)):
         for x in (whole(*shape), whole(*shape).contiguous(memory_format=torch.channels_last)):
             assert_same(made(x), model(x))
-    first, second = segments(made)
-    assert [row.shapes for row in report.other_sizes if row.layers == 2] == [
+    (part,) = parts(made)
+    assert [row.shapes for row in report.other_sizes if row.layers == 5] == [
         ((3, 3, 9, 9),), ((2, 3, 12, 20),), ((1, 3, 31, 8),),
     ]  # fmt: skip
-    assert len(first._by_sizes) == len(second._by_sizes) == 4 and None not in first._by_sizes.values()
+    assert len(part.graphs) == 4
     assert "Calls with other sizes: 15 kernels, made in" in str(report)
 
 
-def test_kernels_of_other_sizes_share_packed_weights() -> None:
-    _, made = optimized()
-    made(whole(2, 3, 9, 9))
-    for part in segments(made):
-        one, other = part._by_sizes.values()
-        for (signature, constants), (again, shared) in zip(one.packed, other.packed):
-            assert (constants is shared) == (signature == again and signature != "")
-        assert any(a[1] is b[1] for a, b in zip(one.packed, other.packed))
-
-
-def test_parameters_that_change_have_no_effect_at_any_size() -> None:
+def test_parameters_that_change_have_no_effect_at_sizes_with_functions() -> None:
     model, made = optimized()
-    inputs = [*(whole(batch, 3, 9, 9) for batch in (1, 2)), whole(3, 9, 9)]
+    inputs = [whole(batch, 3, 9, 9) for batch in (1, 2)]
     expected = [model(x) for x in inputs]
+    assert_same(made(inputs[1]), expected[1])
     for parameter in model.parameters():
         parameter.add_(1)
-    warnings.simplefilter("ignore", OtherSizesWarning)  # PyTorch computes the last, which has no batch
     for x, result in zip(inputs, expected):
         assert_same(made(x), result)
+    x = whole(3, 3, 9, 9)
+    with pytest.warns(OtherSizesWarning, match="later writes have changed its parameters"):
+        assert_same(made(x), model(x))
 
 
 def test_memory_is_kept_for_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "MAX_SIZES", 2)
+    monkeypatch.setattr(networks, "MAX_SIZES", 2)
     model, made = optimized()
     for batch in (2, 3, 4, 5, 1, 2):
         x = whole(batch, 3, 9, 9)
         assert_same(made(x), model(x))
-    assert [forms[0][0] for forms in segments(made)[0]._by_sizes] == [1, 5, 2]
+    assert [form[0][0][0] for form in parts(made)[0]._by_sizes] == [1, 5, 2]
 
 
-def test_sizes_without_kernels_are_torchs_after_one_warning() -> None:
-    network = exact(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
-    made = optimize(network, whole(1, 3, 9, 9), threads=1, keep_faster=False)
-    model = segments(made)[0]._places[0].layer.by_torch()
-    for shape in ((0, 3, 9, 9), (3, 7, 7)):  # no batch at all, or no dim for it
-        x = whole(*shape)
-        with pytest.warns(OtherSizesWarning, match=r"1 convolutions get sources of .* which PyTorch computes: "):
-            assert torch.equal(made(x), model(x, None))
-        assert torch.equal(made(x), model(x, None)), "no second warning"
-        segments(made)[0]._warned = False
-    summary = made.convsmith_report.summary()
-    assert "2 convolutions by PyTorch (a source is empty, or has another rank or number of channels)" in summary
-    segments(made)[0]._warned = True
+def test_sizes_without_functions_are_torchs_after_one_warning() -> None:
+    model = exact(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    made = optimize(model, whole(1, 3, 9, 9), threads=1, keep_faster=False)
+    x = whole(0, 3, 9, 9)
+    with pytest.warns(OtherSizesWarning, match=r"1 layers get sources of \(0, 3, 9, 9\), which PyTorch computes: "):
+        assert torch.equal(made(x), model(x))
+    assert torch.equal(made(x), model(x)), "no second warning"
+    assert torch.equal(made(x := whole(3, 7, 7)), model(x)), "there is no batch"
+    assert "2 convolutions by PyTorch (" in made.convsmith_report.summary()
     with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
         made(whole(1, 3, 2, 2))
     with pytest.raises(RuntimeError, match="to have 3 channels, but got 5 channels"):
         made(whole(1, 5, 9, 9))
-
-
-def test_a_residual_of_another_shape_is_torchs() -> None:
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(4, 4, 1)
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return self.conv(x) + y
-
-    model = exact(Sum())
-    made = optimize(model, (whole(2, 4, 5, 5), whole(2, 4, 5, 5)), threads=1, keep_faster=False)
-    x, y = whole(2, 4, 5, 5), whole(1, 4, 1, 5)
-    with pytest.warns(OtherSizesWarning, match=r"conv adds \(1, 4, 1, 5\) to \(2, 4, 5, 5\)"):
-        assert torch.equal(made(x, y), model(x, y))
 
 
 def test_threads_and_copies_make_kernels_for_other_sizes() -> None:
@@ -161,7 +132,7 @@ def test_threads_and_copies_make_kernels_for_other_sizes() -> None:
     on_threads(work, range(6))
     for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert_same(again(inputs[1]), expected[1])
-        assert [len(part._by_sizes) for part in segments(again)] == [2, 2], "a copy makes kernels of its own"
+        assert [len(part.graphs) for part in parts(again)] == [1], "a copy makes functions of its own"
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -180,14 +151,12 @@ def test_optimized_networks_are_exported_with_open_sizes() -> None:
     model, made = optimized()
     sizes = {0: torch.export.Dim("n", min=1, max=64), 2: torch.export.Dim("h", min=8, max=64)}
     program = torch.export.export(made, (whole(2, 3, 9, 9),), dynamic_shapes=({**sizes},))
-    assert str(program.graph).count("torch.ops.convsmith.segment_with_weights.default") == 2
+    assert str(program.graph).count("torch.ops.aten.conv") == 5, "any process can load it"
     for shape in ((2, 3, 9, 9), (3, 3, 14, 9)):
         x = whole(*shape)
         assert_same(program.module()(x), model(x))
-    name = segments(made)[0]._name
-    recipe = segments(made)[0]._recipe
-    for operator, given in ((segment.seen, (name,)), (segment.seen_with_weights, recipe)):
-        assert set(torch.library.opcheck(operator, (*given, [whole(2, 3, 9, 9)])).values()) == {"SUCCESS"}
+    given = (parts(made)[0]._name, [whole(2, 3, 9, 9)])
+    assert set(torch.library.opcheck(network_operator.seen, given).values()) == {"SUCCESS"}
     del made
     with pytest.raises(cs.UsageError, match="its optimized network is gone"):
-        segment.seen("segment -1", [whole(2, 3, 9, 9)])
+        network_operator.seen("network -1", [whole(2, 3, 9, 9)])
