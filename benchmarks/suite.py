@@ -1,7 +1,7 @@
 """A suite in a space, such as bf16 or two threads, beside the installed libraries: no cliffs?
 
 Run: python benchmarks/suite.py [--suite cliffs] [--space f32] [--sample 300] [--seed 0] [--vs torch,onednn]
-     [--budget 2m] [--resume]
+     [--budget 2m] [--resume] [--target wasm32+relaxed --npm FOLDER]
 
 300 problems take some five minutes. With --budget a run ends after that time; with --resume a run goes on where the
 last one of the day ended, or adds the sample of another seed. The page shows the distribution of the ratios and every
@@ -36,10 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vs", default=",".join(PEERS))
     parser.add_argument("--budget", default="1h")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--target", help="level of all kernels, by default that of the space")
+    parser.add_argument("--npm", help="folder whose node_modules has the libraries that WebAssembly is beside")
     given = parser.parse_args(arguments)
     where = SPACES[given.space]
     threads = f"{where.threads} thread{'s' * (where.threads > 1)}"
-    report = Report(f"suite-{given.suite}-{given.space}", f"The suite {given.suite}: {where.meaning}; {threads}")
+    level = f"-{given.target}" if given.target else ""
+    title = f"The suite {given.suite}: {where.meaning}; {threads}{f'; {given.target}' if given.target else ''}"
+    report = Report(f"suite-{given.suite}-{given.space}{level}", title)
     results = report.stem.with_suffix(".json")
     earlier = json.loads(results.read_text(encoding="utf-8")) if given.resume and results.exists() else {}
     with tempfile.TemporaryDirectory() as directory:
@@ -51,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "--sample", given.sample, "--seed", given.seed, "--vs", given.vs, "--rounds", "3", "--budget", given.budget,
             "--json", str(data), "--resume", "--png", str(results.with_suffix(".png")),
         ]  # fmt: skip
+        command += [x for name in ("target", "npm") if (own := getattr(given, name)) for x in (f"--{name}", own)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode > 1 or not data.exists():
             sys.exit(done.returncode)
@@ -59,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.data = {"runs": [run], "samples": list(samples)}
     rest = "" if run["complete"] else " The last is not measured to its end."
     report.note(f"Samples: {', '.join(samples)}.{rest}")
-    report.note(f"![roofline and ratios]({results.with_suffix('.png').name})")
+    report.note(f"![picture of the ratios]({results.with_suffix('.png').name})")
     wrong = [row["problem"] for row in run["rows"] if row["verified"] is False or row["error"]]
     report.note(f"{len(run['rows'])} problems; wrong results or errors: {', '.join(wrong) or 'none'}.")
     start = done.stdout.index("\ntime of ") if "\ntime of " in done.stdout else done.stdout.index("\ntime at ")

@@ -12,7 +12,7 @@ from convsmith.cli.table import Column, fitted
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property
 from convsmith.frontend.explain import reason
-from convsmith.machine.registry import target
+from convsmith.machine.registry import host_targets, target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
 from convsmith.page.figures import EFFECTIVE, MARKERS
@@ -54,6 +54,12 @@ class SuiteResult:
     def roofline(self) -> Roofline:
         """The bounds of the problem on this machine."""
         return roofline(self.problem, target(self.config.target), self.config.threads)
+
+    @property
+    def has_roofline(self) -> bool:
+        """Whether this machine, whose ceilings are known, runs the kernel: engines of WebAssembly have other ones."""
+        machine = target(self.config.target)
+        return machine.device is not None or machine in host_targets()
 
     @property
     def of_roofline(self) -> float:
@@ -121,17 +127,22 @@ def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[
             yield from _classes(compared)
     if not timed:
         return
-    yield ""
-    yield "time at the roofline / ours"
-    yield from _table([(result.of_roofline, result) for result in timed], lambda result: result.kind)
+    bounded = [result for result in timed if result.has_roofline]
+    if bounded:
+        yield ""
+        yield "time at the roofline / ours"
+        yield from _table([(result.of_roofline, result) for result in bounded], lambda result: result.kind)
+    if not (subjects or bounded):
+        return
     yield ""
     against = subjects[-1] if subjects else "the roofline"
-    yield f"the worst beside {against}, and what holds them back"
-    compared = _compared(timed, against) if subjects else [(result.of_roofline, result) for result in timed]
+    yield f"the worst beside {against}" + (", and what holds them back" if bounded else "")
+    compared = _compared(timed, against) if subjects else [(result.of_roofline, result) for result in bounded]
     for ratio, result in sorted(compared, key=lambda item: item[0])[:WORST]:
         yield f"{ratio:5.2f}  {result.problem}"
         yield f"      {result.config}"
-        yield f"      {result.verdict}"
+        if result.has_roofline:
+            yield f"      {result.verdict}"
 
 
 def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
@@ -140,12 +151,13 @@ def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     timed = [SuiteResult(row) for row in rows if row["seconds"]]
-    if any(result.ratios for result in timed):
-        left, right = figure.subplots(1, 2)
-        draw_ratios(right, timed, libraries)
-    else:
-        left = figure.subplots()
-    draw_roofline(left, timed)
+    bounded = [result for result in timed if result.has_roofline]
+    has_ratios = any(result.ratios for result in timed)
+    places = figure.subplots(1, max(bool(bounded) + has_ratios, 1), squeeze=False)[0]
+    if has_ratios:
+        draw_ratios(places[-1], timed, libraries)
+    if bounded:
+        draw_roofline(places[0], bounded)
     try:
         figure.savefig(file, dpi=120, format="png")
     except OSError as error:

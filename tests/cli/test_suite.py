@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import convsmith.cli.bench as bench_module
+from convsmith.cli.distribution import distribution, draw
 from convsmith.cli.main import main
 from convsmith.measure.timing import Measurement, PeerTime, Spread
 
@@ -37,6 +38,20 @@ def test_the_distribution_of_a_suite(tmp_path: Path) -> None:
     assert all("--target=generic --lane=" in line for line in worst[1::3])
     assert all(line.strip().startswith("bound by ") for line in worst[2::3])
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_kernels_of_engines_have_no_roofline(tmp_path: Path) -> None:
+    """This machine's ceilings are not those of WebAssembly."""
+    row: Any = {
+        "problem": "mb1ic8ih5oc8kh3ph1", "config": "--target=wasm32 --lane=oc", "seconds": {"median": 1e-3},
+        "libraries": {"onnxruntime-web": {"speedup": {"median": 0.5}}},
+    }  # fmt: skip
+    lines = [*distribution([row], ["onnxruntime-web"])]
+    assert lines[-3:] == ["the worst beside onnxruntime-web", " 0.50  mb1ic8ih5oc8oh5kh3ph1", f"      {row['config']}"]
+    assert "time of onnxruntime-web / ours" in lines and "time at the roofline / ours" not in lines
+    assert [*distribution([{**row, "libraries": {}}], [])] == []
+    draw([row], ["onnxruntime-web"], str(tmp_path / "ratios.png"))
+    assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> None:

@@ -199,3 +199,15 @@ def test_images_whose_taps_are_padding_have_no_transform(size: int, transformed:
     """A direct kernel of an image of one pixel multiplies one tap of nine, a transform 16 elements."""
     line = f"--stag=axb --dtag=axb mb64ic256ih{size}oc64oh{size}kh3ph1"
     assert default_config(parse_problem(line), target("avx512")).has_transform == transformed
+
+
+def test_weights_that_no_load_prefetches_stream_in_one_run() -> None:
+    """The tiles of all channels follow each other where other tiles of the same weights would interrupt their stream;
+    small weights, and a level whose loads prefetch, keep the order in which a tile's weights stay near.
+    """
+    large = parse_problem("--stag=axb --dtag=axb mb1ic256ih14oc256oh14kh3ph1")
+    small = parse_problem("--stag=axb --dtag=axb mb1ic16ih14oc16oh14kh3ph1")
+    level = target("wasm32+relaxed")
+    patient = replace(level, costs=replace(level.costs, interrupted=0))
+    orders = [default_config(p, t, 1).order for p, t in ((large, level), (large, patient), (small, level))]
+    assert orders == [("f", "th_tw", "oc"), ("f", "oc", "th_tw"), ("f", "oc", "th_tw")]

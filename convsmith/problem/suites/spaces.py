@@ -64,6 +64,7 @@ SPACES = {
         layouts=(*_PLAIN, "aBx16b"), work=(0, inf),
     ),
     "f32": SuiteSpace("f32"),
+    "forward": SuiteSpace("f32, no gradients", directions=("FWD_D", "deconv")),
     "f32-avx2": SuiteSpace("f32 at the level avx2", target="avx2"),
     "f32-2": SuiteSpace("f32 on two threads", threads=2),
     "bf16": SuiteSpace("bf16", ("--dt=bf16",)),
