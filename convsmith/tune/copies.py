@@ -33,8 +33,21 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
         return _converted(facts, config)
     elements = prod(facts.st.a.layout.shape)
     if not bordered and facts.src.get(Var(facts.k)) != 1:
-        return (("pack", elements),)  # channels that lie apart are transposed
+        return ("pack", elements), ("beyond_line", _lines_again(facts))  # channels that lie apart are transposed
     return (("copy", elements / (facts.lanes if bordered else facts.sizes[facts.k])),)
+
+
+def _lines_again(facts: SharedFacts) -> float:
+    """Return the cache lines of the source that a copy of one row after the other loads again, because a line has
+    elements of several rows, and the first-level cache does not keep the lines of all channels of a row.
+    """
+    line, (images, channels, *outer, row) = facts.target.l1.line, facts.st.a.layout.shape
+    size, rows = row * facts.bytes, prod(outer)
+    image = channels * rows * size / line
+    lines = min(image, channels * (1 + (size - 1) / line))
+    if size >= line or lines * line <= facts.target.l1.bytes:
+        return 0.0
+    return images * (rows * lines - image)
 
 
 def _converted(facts: SharedFacts, config: Config) -> Events:
