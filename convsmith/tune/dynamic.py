@@ -26,7 +26,6 @@ from convsmith.schedule.dynamic import (
     through_table,
 )
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.lower import fetches_pixels
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
@@ -37,6 +36,7 @@ from convsmith.tune.features import cycles
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.register_tiles import MAX_RUN_OF_TAPS
+from convsmith.tune.variants import may_fetch_pixels
 
 CALLS = 196, 49, 6272
 """Pixels of the representative calls: of common small images, whose last register tiles are a part of the work, and of
@@ -96,7 +96,7 @@ def _ahead(st: Statement, config: Config, target: Machine) -> Config:
     along = st.constant and config.lane == st.of("m")[-1].name and config.realise == "peel"
     if along and target.costs.prefetched_pixels:
         return config.changed(stream=(st.a.name,))
-    if target.costs.fetched_pixels and fetches_pixels(st, config, target):
+    if target.costs.fetched_pixels and may_fetch_pixels(st, config, target):
         return config.changed(fetch=(st.a.name,))
     return config
 

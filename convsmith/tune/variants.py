@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
@@ -25,6 +26,8 @@ BLOCK_OF_L2 = 16
 """The part of the second-level cache that the factors of a block fill is one by this number, if that is enough."""
 MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
+FETCHED_LINES = 2
+"""Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
 
@@ -181,10 +184,18 @@ def fetching(st: Statement, config: Config, target: Machine) -> Config:
     is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
     if not st.constant or not is_vectors:
         return config
-    pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and fetches_pixels(st, config, target)
+    pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
     weights = bool(target.costs.weights_byte) and not config.flip
     fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
     return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
+
+
+def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
+    steps of a tile are not many more than its lines.
+    """
+    terms = prod(d.size for d in st.of("k"))
+    return terms * dtype(st.a.dtype).bytes >= FETCHED_LINES * target.l1.line and fetches_pixels(st, config, target)
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
