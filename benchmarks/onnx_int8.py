@@ -53,7 +53,7 @@ class _Samples:
         return {"x": self._left.pop()} if self._left else None
 
 
-def _quantised(model: Any, samples: Sequence[Any]) -> bytes:
+def quantised(model: Any, samples: Sequence[Any]) -> bytes:
     """Return the file of the model on bytes."""
     tool: Any = import_module("onnxruntime.quantization")
     prepared: Any = import_module("onnxruntime.quantization.shape_inference").quant_pre_process
@@ -73,7 +73,7 @@ def _row(name: str, model: Any, threads: int) -> tuple[list[str], dict[str, Any]
     rng = np.random.default_rng(1)
     floats = cs.onnx.compile(model, threads=threads)
     samples = [rng.standard_normal(floats.inputs["x"]).astype(np.float32) for _ in range(_SAMPLES)]
-    x, content = samples[0], _quantised(model, samples)
+    x, content = samples[0], quantised(model, samples)
     net = cs.onnx.compile(content, threads=threads)
     libraries = functions_of_libraries(content, {"x": x}, threads)
     results, plain = net.run({"x": x}), floats.run({"x": x})

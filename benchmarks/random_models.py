@@ -146,8 +146,7 @@ def hifi_gan() -> Any:
 
 NETWORKS: dict[str, Callable[[], Any]] = {
     "ResNet-50": resnet50, "MobileNetV2": mobilenet_v2, "EfficientNet-B0": efficient_net,
-    "HiFi-GAN": hifi_gan,
 }  # fmt: skip
-"""Functions that build a model with one input, `x`, by the name of the network: an image of 224x224 pixels, or the
-bands of sound.
-"""
+"""Functions that build a model of one image of 224x224 pixels, `x`, by the name of the network."""
+VOCODERS: dict[str, Callable[[], Any]] = {"HiFi-GAN": hifi_gan}
+"""Functions that build a model of the bands of a sound, `x`, by the name of the network."""

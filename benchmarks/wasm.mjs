@@ -8,7 +8,6 @@ const [folder, rounds] = process.argv.slice(2);
 const plan = JSON.parse(readFileSync(`${folder}/plan.json`));
 const WARMING = 2500; // milliseconds in which a network runs before it is timed
 const MILLISECONDS = 5;
-const TOLERANCE = 1e-4; // of the largest result: errors of 80 layers add up
 const at = plan.packages["onnxruntime-web"];
 const ort = at && createRequire(`${at}/package.json`)(at);
 if (ort) ort.env.wasm.numThreads = 1;
@@ -36,7 +35,7 @@ for (const network of plan.networks) {
   for (const [name, { result }] of Object.entries(found)) {
     const own = await result();
     expected ??= own;
-    const most = TOLERANCE * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0);
+    const most = network.tolerance * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0);
     const wrong = own.findIndex((x, n) => !(Math.abs(x - expected[n]) <= most));
     if (wrong >= 0 || own.length !== expected.length)
       throw new Error(`${network.name}: ${name} differs at ${wrong}: ${own[wrong]}, not ${expected[wrong]}`);
