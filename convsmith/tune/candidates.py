@@ -33,7 +33,16 @@ from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.thread_parts import split_pixels_by_thread
-from convsmith.tune.variants import fetching, holding, in_blocks, nearby, streamed, with_converted, with_near_channels
+from convsmith.tune.variants import (
+    fetching,
+    holding,
+    in_blocks,
+    nearby,
+    streamed,
+    with_converted,
+    with_near_channels,
+    with_paired_taps,
+)
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
@@ -243,7 +252,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise, pieces=parts)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            others = (make(model, loops, config) for make in (holding, nearby, with_converted))
+            others = (make(model, loops, config) for make in (holding, nearby, with_converted, with_paired_taps))
             configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
         legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines

@@ -122,6 +122,22 @@ def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:
     return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
 
 
+def with_paired_taps(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with the taps of a row in the place of channels as the terms that an instruction adds up, or
+    None: of a copied source whose channels lie apart, and where taps leave fewer of these terms empty.
+    """
+    terms, taps = model.unit.terms, model.st.reduce[-2:-1]
+    plain = model.unit.dot and model.unit.rows == 1 and config.realise == "pad_copy"
+    if not (plain and taps and model.is_copied) or config.tiles_at("k_step") != ((model.k, terms),) or model.classes:
+        return None
+    (tap,) = taps
+    channels, count = model.sizes[model.k], model.sizes[tap]
+    is_row = tap in loops.extents and config.size(tap) == 1 and model.src.get(Var(tap)) == 1
+    if not is_row or -(-count // terms) * channels >= count * -(-channels // terms):
+        return None
+    return config.changed(k_step=((tap, terms),))
+
+
 def holding(model: Model, loops: Loops, config: Config) -> Config | None:
     """Return ``config`` with a window's weights held in registers while pixels of its channels stream, or None."""
     tile = dict(config.tiles_at("register"))

@@ -72,3 +72,20 @@ def test_every_kind_is_tried_where_memory_is_bounded(monkeypatch: pytest.MonkeyP
     few, tried.kinds = tried.kinds, 0
     candidates(p, LEVEL["avx512_amx"], 1)
     assert few == tried.kinds
+
+
+@pytest.mark.parametrize(
+    ("line", "target", "step"),
+    [
+        ("--dt=bf16 --stag=abx --dtag=abx mb1ic3ih224oc64oh112kh7sh2ph3", "avx512_bf16", ("kw", 2)),
+        ("--dt=u8:s8:s32 --stag=abx --dtag=abx mb1ic3ih224oc64oh112kh7sh2ph3", "avx512_vnni", ("kw", 4)),
+        ("--dt=bf16 --stag=abx --dtag=abx mb1ic3ih64oc32oh32kh3sh2ph1", "avx512_bf16", ("ic", 2)),  # three taps, too
+        ("--dt=bf16 --stag=abx --dtag=abx mb1ic4ih64oc32oh64kh7ph3", "avx512_bf16", ("ic", 2)),  # channels leave none
+    ],
+)
+def test_taps_of_a_row_are_terms_where_channels_leave_more_of_them_empty(
+    line: str, target: str, step: tuple[str, int]
+) -> None:
+    """Seven taps are four pairs, one of 8 products is zero; three channels are two pairs, one of 4 (Zen 5: 0.87)."""
+    config = default_config(parse_problem(line), LEVEL[target])
+    assert config.tiles_at("k_step") == (step,)
