@@ -110,10 +110,10 @@ last cache delivers half as much as the second one, so that pixels may pass weig
 six spaces changed, which take 0.94 of the time in the mean and 1.02 at most. Tiles of pixels whose vectors are weights
 wait for the lines of sources beyond the second-level cache, which no prefetcher follows; fetching those of the next
 tile takes 0.62 to 1.0 of the time of 1x1 layers of 3 MiB and more, and 1.0 to 1.02 below 2 MiB. Vectors of pixels
-prefetch those of large sources, and wait for half of the lines from beyond that cache: 43 of 270 choices in channels
-first changed, which take 0.90 of the time in the mean, 0.28 at least and 1.05 at most. The costs are those of both
-widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of these layers and judged
-on the other.
+prefetch those of large sources, and wait for half of the lines from beyond that cache: about 40 of 270 choices in
+channels first changed, which take 0.90 of the time in the mean, 0.28 at least and 1.07 at most. The costs are those of
+both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of these layers and
+judged on the other.
 """
 
 
