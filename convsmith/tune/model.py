@@ -53,10 +53,11 @@ class Model(SharedFacts):
         l2, line = self.target.l2, self.target.l1.line
         if config.staged_at("pack_at"):
             return columns * self.bytes / line if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
-        inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        order = config.order or tuple(loops.extents)
+        inner = [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
         channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
-        if config.order.index(inner) < config.order.index(config.lane if config.lane != inner else self.n):
+        if order.index(inner) < order.index(config.lane if config.lane != inner else self.n):
             places = l2.way // gcd(apart, l2.way)
             return 0.0 if channels * lines * line <= l2.bytes and channels <= places * l2.ways else lines
         images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
@@ -75,11 +76,13 @@ class Model(SharedFacts):
         )
         if apart < l1.line or packed or not self.st.constant or loops.kinds[config.lane] != "n":
             return 0.0
-        inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        order = config.order or tuple(loops.extents)
+        inner = [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / l1.line + 1
         if self.sizes[self.k] * lines * l1.line <= l1.kept:
             return 0.0
-        within = prod(self.sizes.get(n, 1) for n in config.reduce[config.reduce.index(self.k) :]) / self.sizes[self.k]
+        terms = config.reduce or tuple(loops.of("k"))
+        within = prod(self.sizes.get(n, 1) for n in terms[terms.index(self.k) :]) / self.sizes[self.k]
         return lines * l1.line / (self.lanes * self.bytes) / within
 
     def cycles(self, loops: Loops, config: Config, near: bool = False, most: float = inf) -> float:

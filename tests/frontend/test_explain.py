@@ -75,3 +75,17 @@ def test_a_kernel_with_one_private_buffer_has_no_storage_plan() -> None:
     page = cs.compile("mb1ic8ih8oc16oh8kh3ph1", config=config, threads=1).explain()
     assert "of scratch memory" in page
     assert "\nstorage" not in page
+
+
+@pytest.mark.parametrize(
+    ("line", "config"),
+    [
+        ("--dt=u8:s8:u8 --stag=abx --dtag=abx mb1ic928ih14oc256kh1", "--lane=ow --realise=pad_copy --pack=src,wei"),
+        ("--stag=abx --dtag=abx mb1ic928ih14oc256oh14kh1ph0", "--lane=oc --realise=peel"),
+        ("--stag=axb --dtag=axb mb1ic928ih14oc256oh14kh1ph0", "--lane=ow"),
+    ],
+)
+def test_a_config_without_orders_has_that_of_the_statement(line: str, config: str) -> None:
+    """The model ranks loops in the order in which the kernel runs them where a config names none."""
+    kernel = cs.compile(line, threads=1, config=f"--target=avx512_vnni {config}")
+    assert "\nverdict" in f"\n{kernel.explain()}"
