@@ -157,7 +157,7 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     # Groups of terms, some of which are absent, are packed one by one.
     steps = view_steps(view)
     is_joined = 0 < steps.get(Var(facts.dims[config.lane][-1]), 0) <= MAX_READ_STRIDE
-    is_apart = not (is_true(view.mask) or unfolded or is_joined) and facts.unit.group > 1
+    is_apart = not (is_true(view.mask) or unfolded or is_joined) and facts.unit.terms > 1
     is_apart = is_apart and _has_columns(facts, config)
     singles = (("lane_load", elements * part),) if is_apart else ()
     return ("pack_call", part), (place, elements * part * times), *singles

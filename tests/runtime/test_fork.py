@@ -132,7 +132,7 @@ def test_every_lock_is_known() -> None:
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
     known = {
         "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "networks",
-        "operand_packing", "segment", "sizes", "stream_kernels", "tensor_maps", "threads",
+        "operand_packing", "sizes", "stream_kernels", "tensor_maps", "threads",
     }  # fmt: skip
     assert found == known
 

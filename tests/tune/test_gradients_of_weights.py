@@ -256,3 +256,13 @@ def test_blocks_of_pixels_touch_few_pages(row: MicroArchitecture) -> None:
     problem = parse_problem(f"--dir=BWD_W {LAST} g1056mb4ic1056ih30oc1056kh3ph1")
     (block,) = default_config(problem, row.of(TARGETS["avx512"])).tiles_at("cache")
     assert block[0] in ("mb", "oh")
+
+
+def test_pairs_beside_borders_are_not_packed_in_vectors() -> None:
+    """Pairs of pixels, one of which may be absent, are copied one by one: for few results that takes longer than
+    products of converted numbers.
+    """
+    few = config_of(f"{FIRST} --dt=bf16 mb1ic320ih64oc4oh64kh3ph1", "avx512_bf16")
+    assert "src" not in few.staged("pack")
+    many = config_of(f"{FIRST} --dt=bf16 mb1ic64ih56oc64oh56kh3ph1", "avx512_bf16")
+    assert {"src", "diff_dst"} == {*many.staged("pack")}
