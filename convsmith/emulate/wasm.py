@@ -14,7 +14,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from convsmith.emulate.image import PAGE, START, START_SIZE, Image
 from convsmith.emulate.processor import POISON, PlacedCode, ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.emulate.wasm_probe import probe_module
+from convsmith.machine.base import Machine
 from convsmith.machine.wasm.levels import LEVELS
 
 __all__ = ["ENGINES", "WEB_ASSEMBLY", "ModuleCode", "WebAssembly", "library", "memory_of"]
@@ -80,6 +81,16 @@ class WebAssembly(ProcessorEmulator):
         chosen = self._chosen
         return os.path.abspath(shutil.which(chosen) or "") if chosen == ENGINES[0] else chosen
 
+    def check(self, machine: Machine) -> None:
+        """As the base class does; a machine that is no level, but runs the kernels of one with fewer features, must
+        compute its products too.
+        """
+        super().check(machine)
+        if machine not in LEVELS and not _computes(self._chosen, self.program(), probe_module(machine)):
+            raise UnsupportedError(
+                f"{self._chosen} computes other products of bytes than {', '.join(machine.needs)} should", code="target"
+            )
+
     def library(self) -> Mapping[str, int]:
         return {}
 
@@ -109,8 +120,14 @@ def _features(engine: WebAssembly) -> frozenset[str]:
 
 @cache
 def _features_of(engine: str, program: str) -> frozenset[str]:
-    accepts = partial(_accepts_in_node, program) if engine == ENGINES[0] else _accepts_in_wasmtime
-    return frozenset(LEVELS[-1].needs).union(*(x.needs for x in LEVELS[:-1] if accepts(probe_module(x))))
+    found = (x.needs for x in LEVELS[:-1] if _computes(engine, program, probe_module(x)))
+    return frozenset(LEVELS[-1].needs).union(*found)
+
+
+@cache
+def _computes(engine: str, program: str, module: bytes) -> bool:
+    """Return whether an engine computes the products of a level, as the module that probes them says."""
+    return _accepts_in_node(program, module) if engine == ENGINES[0] else _accepts_in_wasmtime(module)
 
 
 def _accepts_in_node(node: str, module: bytes) -> bool:

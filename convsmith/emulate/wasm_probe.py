@@ -17,8 +17,12 @@ from convsmith.machine.rows import LLVM_TYPES
 
 __all__ = ["probe_module"]
 
-_FACTORS = {"f32": (1,), "f64": (1,), "u8": (255,), "s8": (127, -128)}
+_FACTORS = {"f32": (1,), "f64": (1,), "u8": (255, 1), "s8": (127, -128)}
 """Factors of products, by type."""
+_PLACE = 1024
+"""The address in the module's memory from which operands are loaded: engines compile constants in other ways, and V8
+11.3 adds relaxed products twice unless their operands are constants.
+"""
 
 
 def probe_module(machine: Machine) -> bytes:
@@ -51,10 +55,17 @@ def _product(row: Instruction, a: int, b: int, prefix: str) -> tuple[list[str], 
     ``prefix``.
     """
     lines: list[str] = []
-    given = {"c": "zeroinitializer"}
-    for x, value in zip(row.operands[1:], (a, b)):
-        number = LLVM_TYPES[x.dtype]
-        given[x.name] = f"splat ({number} {float(value) if x.dtype.startswith('f') else value})"
+    given: dict[str, str] = {}
+    for place, x in enumerate(row.operands):
+        value = dict(zip("ab", (a, b))).get(x.name, 0)
+        number, where = LLVM_TYPES[x.dtype], f"ptr inttoptr (i32 {_PLACE + 64 * place} to ptr)"
+        vector = f"<{x.shape[0]} x {number}>"
+        splat = f"splat ({number} {float(value) if x.dtype.startswith('f') else value})"
+        given[x.name] = f"{prefix}{x.name}"
+        lines += [
+            f"store volatile {vector} {splat}, {where}, align 4",
+            f"{prefix}{x.name} = load volatile {vector}, {where}, align 4",
+        ]
 
     def put(expression: str) -> str:
         lines.append(f"{prefix}{len(lines)} = {expression}")
