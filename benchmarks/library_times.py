@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from onnx_peers import LIBRARIES
 from report import Report
-from verify_networks import LIMIT, PACKAGES, difference, exported, narrowed
+from verify_networks import LIMIT, PACKAGES, arrays_of, difference, exported, narrowed
 
 from convsmith.measure.timing import Sampler, alternate, geometric_mean, spread
 
@@ -85,7 +85,7 @@ def _measured(name: str, models: str, threads: int) -> Row:
     model, inputs = listed_network(name)
     row: Row = {"network": name, "ratios": {}, "why": {}}
     with torch.inference_mode():
-        expected = _arrays(model(*inputs))
+        expected = arrays_of(model(*inputs))
         net = ct.compile(model, tuple(inputs), threads=threads)
         taken = {key: narrowed(x).numpy() for key, x in zip(net.inputs, inputs, strict=True)}
         results = net.run(taken)
@@ -125,10 +125,6 @@ def _function(
     if not error <= 10 * LIMIT:
         raise ValueError(f"its results differ by {error:.1e} of the largest element")
     return function
-
-
-def _arrays(results: Any) -> list[np.ndarray]:
-    return [x.numpy() for x in (results if isinstance(results, tuple | list) else (results,))]
 
 
 def _write(report: Report, rows: Sequence[Row], threads: int) -> None:

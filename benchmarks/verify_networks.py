@@ -113,7 +113,7 @@ def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
     torch.set_num_threads(1)
     model, inputs = listed_network(name)
     with torch.inference_mode():
-        expected = _arrays(model(*inputs))
+        expected = arrays_of(model(*inputs))
     row: Row = {"network": name}
     for way in ways:
         start = time.perf_counter()
@@ -127,7 +127,8 @@ def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
     return row
 
 
-def _arrays(results: Any) -> list[Any]:
+def arrays_of(results: Any) -> list[Any]:
+    """Return one tensor or several as arrays."""
     return [x.numpy() for x in (results if isinstance(results, tuple | list) else (results,))]
 
 
@@ -154,14 +155,14 @@ def _optimized(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -
     report = fast.convsmith_report
     layers = sum(len(row.names) for row in report.rows)
     ours = sum(len(row.names) for row in report.rows if row.runner != "torch")
-    return _arrays(fast(*inputs)), {"ours": ours, "layers": layers}
+    return arrays_of(fast(*inputs)), {"ours": ours, "layers": layers}
 
 
 def _as_graph(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
     import convsmith.torch as ct
 
     net = ct.compile(model, tuple(inputs), threads=1)
-    return _arrays(net(*map(narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
+    return arrays_of(net(*map(narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
 
 
 def narrowed(x: Any) -> Any:

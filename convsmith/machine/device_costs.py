@@ -72,7 +72,7 @@ class DeviceCosts:
     warp_places: int = 60
     """Number of instructions with which a warp computes the places of a step's copies and factors."""
     warp_places_of_rounds: int = 30
-    """The same in a round of steps, where places in shared memory are constants."""
+    """Number of these instructions in a round of steps, where places in shared memory are constants."""
     warp_store: float = 4.0
     """Multiply-adds of a warp in the time in which it stores a register of sums."""
     warp_sums: float = 0.5

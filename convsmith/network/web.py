@@ -45,7 +45,7 @@ WEIGHTS_PLACES = ("beside", "inside")
 """Places of weights: a file of their own, or data of each module."""
 _RUN = "run"
 _TITLES = {"relaxed-simd": ".relaxed", "simd128": ".plain"}
-"""What the names of files say of alternatives of a machine, by the last feature that these need."""
+"""Parts of the names of files for alternatives of a machine, by the last feature that these need."""
 _PARALLEL = "convsmith_parallel"
 """The function that a module whose memory threads share imports: it runs the parts of a kernel."""
 _STACK = PAGE_BYTES

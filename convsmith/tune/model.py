@@ -45,6 +45,11 @@ class Model(SharedFacts):
         again = prod(taps) if panels <= self.target.l1.bytes else 1
         return 1 / again
 
+    def _inner_pixels(self, loops: Loops, config: Config) -> tuple[tuple[str, ...], str]:
+        """Return the order of the loops, the statement's if ``config`` has none, and its innermost loop over pixels."""
+        order = config.order or tuple(loops.extents)
+        return order, [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
+
     def far_lines(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
         """Return the lines of the source or of weights from beyond the second-level cache that a step waits for.
 
@@ -53,8 +58,7 @@ class Model(SharedFacts):
         l2, line = self.target.l2, self.target.l1.line
         if config.staged_at("pack_at"):
             return columns * self.bytes / line if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
-        order = config.order or tuple(loops.extents)
-        inner = [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        order, inner = self._inner_pixels(loops, config)
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
         channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
         if order.index(inner) < order.index(config.lane if config.lane != inner else self.n):
@@ -76,8 +80,7 @@ class Model(SharedFacts):
         )
         if apart < l1.line or packed or not self.st.constant or loops.kinds[config.lane] != "n":
             return 0.0
-        order = config.order or tuple(loops.extents)
-        inner = [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
+        _, inner = self._inner_pixels(loops, config)
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / l1.line + 1
         if self.sizes[self.k] * lines * l1.line <= l1.kept:
             return 0.0

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
-import convsmith as cs
 from convsmith.machine import registry
 from convsmith.network.chaining import with_chains
 from convsmith.network.fold import folded
@@ -25,7 +23,6 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.tune.stage_configs import StageConfigs
 
-runtime: Any = import_module("onnxruntime")
 Build = Callable[[NetworkBuilder, str], Any]
 
 _SIZE = 72
@@ -55,16 +52,6 @@ def _chains(model: Any) -> list[Chain]:
     return [node.work for node in found.nodes if isinstance(node.work, Chain)]
 
 
-def _check(model: Any) -> None:
-    """Compare a network with ONNX Runtime, exactly."""
-    net = cs.onnx.compile(model, threads=1)
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.integers(-3, 4, shape).astype(np.float32) for name, shape in net.inputs.items()}
-    expected = runtime.InferenceSession(model.SerializeToString()).run(None, arrays)
-    for name, y in zip(net.outputs, expected):
-        np.testing.assert_array_equal(net.run(arrays)[name], y)
-
-
 CHAINED: dict[str, Build] = {
     "a block": lambda b, x: b.conv(_depthwise(b, _wide(b, x)), _WIDE, 16, 1),
     "with its source": lambda b, x: b.op("Relu", b.op("Add", x, b.conv(_depthwise(b, _wide(b, x)), _WIDE, 16, 1))),
@@ -86,7 +73,7 @@ CHAINED: dict[str, Build] = {
 def test_layers_with_a_large_result_between_them_are_one_kernel(name: str) -> None:
     model = _built(CHAINED[name])
     assert any(len(chain.stages) >= 3 for chain in _chains(model))
-    _check(model)
+    exact_network(model)
 
 
 def test_a_chain_adds_its_own_source() -> None:
@@ -98,7 +85,7 @@ def test_a_chain_adds_its_own_source() -> None:
     sums = [[op for op in _chains(m)[-1].stages[-1].post_ops if isinstance(op, SumPostOp)] for m in models]
     assert sums == [[SumPostOp(array=SOURCE)], []]
     for model in models:
-        _check(model)
+        exact_network(model)
 
 
 def _output(b: NetworkBuilder, x: str) -> Any:
@@ -120,7 +107,7 @@ def test_a_value_that_others_need_stays(name: str) -> None:
         chain for chain in _chains(model) if any(stage.ic == 16 and stage.oc == _WIDE for stage in chain.stages[:-1])
     ]
     assert not first
-    _check(model)
+    exact_network(model)
 
 
 def test_parts_of_others_stay() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
 import convsmith as cs
@@ -20,21 +20,7 @@ from convsmith.network.concat_in_place import Part, with_parts
 from convsmith.network.layouts import FIRST, LAST, Layouts
 from convsmith.onnx.graph import read_graph
 
-runtime: Any = import_module("onnxruntime")
 Build = Callable[[NetworkBuilder, str], Any]
-
-
-def _check(model: Any) -> cs.Network:
-    """Compare a network with ONNX Runtime, exactly, in its own memory and in memory of the caller."""
-    net = cs.onnx.compile(model, threads=1)
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.integers(-3, 4, shape).astype(np.float32) for name, shape in net.inputs.items()}
-    expected = runtime.InferenceSession(model.SerializeToString()).run(None, arrays)
-    given = {name: np.full(shape, 7, np.float32) for name, shape in net.outputs.items()}
-    for results in (net.run(arrays), net.run({**arrays, **given})):
-        for name, y in zip(net.outputs, expected):
-            np.testing.assert_array_equal(results[name], y)
-    return net
 
 
 def _copied(net: cs.Network) -> list[str]:
@@ -46,7 +32,7 @@ def _copied(net: cs.Network) -> list[str]:
 def _built(build: Build, batch: int = 2) -> cs.Network:
     b = NetworkBuilder(3)
     found = build(b, b.input("x", batch, 32, 6, 5))
-    return _check(b.model(*(found if isinstance(found, tuple) else (found,))))
+    return exact_network(b.model(*(found if isinstance(found, tuple) else (found,))))
 
 
 def _after(b: NetworkBuilder, x: str, channels: int) -> str:
@@ -89,7 +75,7 @@ def test_matrices_are_parts_of_rows() -> None:
     b = NetworkBuilder(4)
     x = b.input("x", 4, 32)
     y = b.op("Concat", b.op("MatMul", x, b.weights(32, 32)), b.op("MatMul", x, b.weights(32, 32)), axis=0)
-    assert _copied(_check(b.model(y))) == []
+    assert _copied(exact_network(b.model(y))) == []
 
 
 COPIED: dict[str, Build] = {
@@ -129,7 +115,7 @@ def test_a_whole_whose_part_is_read_later_is_not_overwritten() -> None:
     y, other = b.conv(x, 32, 32, 1), b.conv(x, 32, 64, 3)
     whole = b.op("Concat", y, b.op("Relu", b.conv(y, 32, 32, 3)), axis=1)
     added = b.op("Add", b.conv(other, 64, 64, 3), whole)
-    _check(b.model(b.conv(added, 64, 8, 3), b.conv(y, 32, 8, 3)))
+    exact_network(b.model(b.conv(added, 64, 8, 3), b.conv(y, 32, 8, 3)))
 
 
 def test_a_part_may_have_another_shape_too() -> None:
@@ -137,7 +123,7 @@ def test_a_part_may_have_another_shape_too() -> None:
     x = b.input("x", 4, 32)
     y, z = (b.op("MatMul", x, b.weights(32, 32)) for _ in range(2))
     turned = b.op("Abs", b.op("Reshape", z, b.held(np.int64([2, 64]))))
-    _check(b.model(b.op("Concat", y, z, axis=0), turned))
+    exact_network(b.model(b.op("Concat", y, z, axis=0), turned))
 
 
 def test_parts_keep_the_order_of_their_dims() -> None:
@@ -170,4 +156,4 @@ def test_random_concatenations(seed: int) -> None:
         else:
             made = b.op("Clip", x, b.held(np.float32(-1)), b.held(np.float32(1))), channels
         values.append(made)
-    _check(b.model(*dict.fromkeys([values[-1][0], r.choice(values[1:])[0]])))
+    exact_network(b.model(*dict.fromkeys([values[-1][0], r.choice(values[1:])[0]])))

@@ -174,7 +174,7 @@ SMALL_PRODUCTS = tuple(
 )  # fmt: skip
 """Products of 8-bit floats of sm_89."""
 SMALL_AS_HALVES = tuple(replace(x, mnemonic="HMMA.16816.F32") for x in SMALL_PRODUCTS)
-"""Those of sm_90a, which computes each as two products of f16 with f32 sums."""
+"""Products of 8-bit floats of sm_90a, which computes each as two products of f16 with f32 sums."""
 MATRIX_LOADS = tuple(
     _matrix_load(type_, matrices, is_transposed)
     for type_ in ("f16", "bf16", "s8", "u8", *SMALL, "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)

@@ -90,8 +90,8 @@ def _words_of_fours() -> tuple[str, ...]:
 
 
 FOURS_OF_SEVEN_BITS = (_fours(RELAXED, "i32x4.relaxed_dot_i8x16_i7x16_add_s", _DECLARE, *_high_bits()),)
-"""The same by relaxed products whose second factors have seven bits, which all engines with relaxed SIMD compute."""
+"""Products of bytes by relaxed ones whose second factors have seven bits. A probe shows which engines compute them."""
 FOURS_OF_WORDS = (
     _fours(SIMD, "i32x4.dot_i16x8_s", f"declare {_SUMS} @{_DOT}({_WORDS}, {_WORDS})", *_words_of_fours()),
 )  # fmt: skip
-"""The same by products of words, which all engines compute."""
+"""Products of bytes by products of words, which all engines compute."""

@@ -92,7 +92,7 @@ class ChangeType(ArrayOperator):
 
     @property
     def result(self) -> Tensor:
-        """The same numbers."""
+        """The numbers of the source in the other type."""
         return result_array(self.to, self.shape, self.tags[1])
 
     def nests(self) -> OperatorNests:
