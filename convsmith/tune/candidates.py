@@ -99,6 +99,8 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         made = (window_nests(p, way, target) for way in (whole if target.scalars is not None else whole[:1]))
         kinds += next((nests for nests in made if nests), [])
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
+        if kinds[0].model.copies_classes:  # few channels, or few taps of a class, are faster without dot products
+            kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target))))
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
         found: list[_ModelledChoice] = []

@@ -288,6 +288,11 @@ class SharedFacts:
         return can and not (self.classes or self.phases or self.target.vectors.scalable)
 
     @cached_property
+    def copies_classes(self) -> bool:
+        """Whether dot products read a copy whose residue classes pixels meet; others read each class where it lies."""
+        return self.is_copied and bool(self.classes) and self.unit.dot and self.st.acc != "s32"
+
+    @cached_property
     def adds_result(self) -> bool:
         """Whether sums are added to the previous contents of the result."""
         return any(isinstance(op, SumPostOp) and not op.array for op in self.problem.post_ops)
