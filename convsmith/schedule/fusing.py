@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convsmith.ir.index import Var
 from convsmith.passes.cut import cut
 from convsmith.passes.fuse import fuse
 from convsmith.passes.reorder import reorder
@@ -12,7 +13,7 @@ from convsmith.schedule.loops import Loop, fused_name, loop_over, with_phases
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.phases import Phase, phases
-from convsmith.statement.statement import KINDS, Statement
+from convsmith.statement.statement import KINDS, Statement, view_steps
 
 
 def fuse_dims(s: Schedule, st: Statement, config: Config) -> list[Loop]:
@@ -77,3 +78,11 @@ def split_classes(s: Schedule, st: Statement, config: Config) -> dict[Loop, Phas
     for loop in solved:
         s.run(solve, loop)
     return classes
+
+
+def writes_lines_by_class(st: Statement) -> bool:
+    """Return whether adjacent elements of the result belong to different residue classes, each of which writes a part
+    of every cache line.
+    """
+    steps = view_steps(st.c)
+    return any(steps.get(Var(n)) == 1 for n in st.residues)

@@ -9,12 +9,11 @@ from math import prod
 
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
-from convsmith.ir.index import Var
 from convsmith.machine.base import Machine
 from convsmith.passes.simplify import simplify
 from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
-from convsmith.schedule.fusing import fuse_dims
+from convsmith.schedule.fusing import fuse_dims, writes_lines_by_class
 from convsmith.schedule.grid import in_blocks
 from convsmith.schedule.group_fragments import WarpTile, lane_row, warp_tile
 from convsmith.schedule.loops import Loop, Loops, terms_of_part
@@ -22,7 +21,7 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import part_loop
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement
 
 UNROLLED = 512
 """Maximum number of products of a thread in straight-line code."""
@@ -332,24 +331,16 @@ class _VectorTiles(NestBuilder):
         around += [x for x in blocks if x.role != "k"]
         ordered = [outer.pop(n) for n in config.order if n in outer]
         ordered += outer.values()
-        if not blocks and (near := self.adjacent_classes()):
-            # These classes write the same lines of the result, so that whatever is around pixels runs all in turn.
-            lane = self.loops.kinds[config.lane] == "m"
+        if not blocks and writes_lines_by_class(self.st):  # images, groups and channels run all classes in turn
+            roles = ("batch",) if self.loops.kinds[config.lane] == "m" else ("batch", "n")
             images = {d.name for d in self.st.dims if d.sort == "images"}
-            around[:0] = takewhile(
-                lambda x: x.role == "batch" or images.issuperset(x.dims) or not lane and x.role == "n", ordered
-            )
+            around[:0] = takewhile(lambda x: x.role in roles or images.issuperset(x.dims), ordered)
         around += [x for x in ordered if x not in around]
         steps = [x for x in (*blocks, *classes) if x.role == "k"]
         steps += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
         steps += [x for parts in reduce.values() for x in parts]
         within = tuple(around[first:]) if depth else ()
         return Nest((*around, *steps, *inner), self.unit, depth, within, self.scalable)
-
-    def adjacent_classes(self) -> str:
-        """Return the loop of pixels that are adjacent in the result and cut into residue classes; empty if none is."""
-        steps = view_steps(self.st.c)
-        return next((n for n in self.st.residues if steps.get(Var(n)) == 1), "")
 
     def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:
         """Return the loops over register tiles by the loop that they are part of, the loops of the reduction around the

@@ -1,0 +1,50 @@
+"""Results of which each pixel meets the taps of one residue class: strided gradients by data, and deconvolutions."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
+from convsmith.tune.candidates import default_config
+
+TARGETS = {t.name: t for t in LEVELS}
+FIRST, LAST = "--stag=abx --dtag=abx", "--stag=axb --dtag=axb"
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "instruction"),
+    [
+        (f"--deconv --dt=bf16 {FIRST} mb1ic512ih7oc512oh14kh3sh2ph1", "avx512_bf16", "vdpbf16ps_512"),
+        (f"--dir=BWD_D --dt=bf16 {FIRST} mb1ic128ih28oc256oh14kh3sh2ph1", "avx512_bf16", "vdpbf16ps_512"),
+        (f"--deconv --dt=u8:s8:s32 {FIRST} mb1ic256ih11oc256oh21kh3sh2ph1", "avx512_vnni", "vpdpbusd_512"),
+        (f"--deconv --dt=bf16 {FIRST} mb1ic512ih7oc256oh14kh1sh2ph0", "avx512_bf16", ""),
+        (f"--dir=BWD_D --dt=bf16 {FIRST} mb1ic3ih256oc64oh128kh7sh2ph3", "avx512_bf16", ""),
+    ],
+    ids=["deconvolution", "by-data", "bytes", "classes-without-taps", "few-channels"],
+)
+def test_pairs_of_channels_are_copied_where_all_classes_have_taps(line: str, level: str, instruction: str) -> None:
+    """A copy brings the terms of dot products together; it costs more than it gains where few results share it."""
+    config = default_config(parse_problem(line), TARGETS[level])
+    assert config.instruction == instruction
+    assert config.realise == "pad_copy" or not instruction
+
+
+@pytest.mark.parametrize(
+    ("line", "lane", "order", "loops"),
+    [
+        (f"--deconv {FIRST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oc,oh,ow", ["mb", "oc.o", "oh.r", "ow.r"]),
+        (f"--deconv {FIRST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oh,ow,oc", ["mb", "oh.r", "ow.r", "oh"]),
+        (f"--deconv {LAST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oc,oh,ow", ["oh.r", "ow.r", "mb", "oc.o"]),
+    ],
+    ids=["pixels-adjacent", "channels-within", "channels-adjacent"],
+)
+def test_classes_of_adjacent_pixels_run_in_turn(line: str, lane: str, order: str, loops: list[str]) -> None:
+    """Each class writes a part of every line of such a result, so that classes are within the loops around pixels."""
+    words = f"--target=avx512 --lane={lane} --register=ow:6,oc:16 --order={order} --reduce=kh,kw,ic"
+    with interning():
+        made = plan(parse_problem(line), Config.parse(words), TARGETS["avx512"])
+    assert [loop.name for loop in made.main.nest.made[:4]] == loops
