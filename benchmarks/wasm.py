@@ -11,14 +11,9 @@ Layers of other types than f32 are measured beside our own kernels of f32 too.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +24,7 @@ from report import Report
 import convsmith as cs
 from convsmith.diag.printable import printable
 from convsmith.machine.registry import target
-from convsmith.measure.web import ENGINES, engine_of
+from convsmith.measure.web import ENGINES, WebEngine, WebNetworkFiles, engine_of
 from convsmith.measure.web_peers import WEB_PEERS, Packages
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
@@ -59,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", help="config of all kernels, without its target")
     parser.add_argument("--vs", default=",".join(WEB_PEERS), help="peers, with commas between; none is legal")
     parser.add_argument("--types", default="f32", help="types of source, weights and result (default: f32)")
-    parser.add_argument("--models", default=",".join(MODELS), help="whole networks in Node, with commas between")
+    parser.add_argument("--models", default=",".join(MODELS), help="whole networks, with commas between")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds (default: {ROUNDS})")
     parser.add_argument("--try", action="store_true", dest="is_trial", help="print the rows, and write no page")
     given = parser.parse_args(arguments)
@@ -86,16 +81,15 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
             shares = (f"{100 * share:.0f}%" for share in row["shares"].values())
             ratios = (f"{name} {value:.2f}" for name, value in row["ratios"].items())
             print(f"{row['name']:30}", *ratios, *shares, file=sys.stderr, flush=True)
+        models = [name for name in given.models.split(",") if name]
+        networks = [_network(engine, n, name, given.rounds) for n, name in enumerate(models)]
     columns = dict.fromkeys(x for row in rows for x in row["ratios"])
     means = {x: statistics.geometric_mean(row["ratios"][x] for row in rows) for x in columns}
-    with tempfile.TemporaryDirectory(prefix="convsmith-wasm-") as folder:
-        models = [_network(Path(folder), name) for name in given.models.split(",") if name]
-        networks = _networks(Path(folder), models, packages, given.rounds)
     versions = {"engine": version, **packages.versions}
     return {"rows": rows, "means": means, "peaks": peaks, "networks": networks, "versions": versions}
 
 
-def _layer(engine: Any, line: str, targets: Sequence[str], given: Any, peaks: dict[str, float]) -> dict[str, Any]:
+def _layer(engine: WebEngine, line: str, targets: Sequence[str], given: Any, peaks: dict[str, float]) -> dict[str, Any]:
     """Return the row of a layer; the highest rates of multiply-adds are kept in `peaks`."""
     types = "" if given.types == OWN else f"--dt={given.types} "
     problem = parse_problem(f"--stag=axb --dtag=axb {types}{line}")
@@ -122,44 +116,26 @@ def _layer(engine: Any, line: str, targets: Sequence[str], given: Any, peaks: di
     return row
 
 
-def _networks(folder: Path, models: list[dict[str, Any]], packages: Packages, rounds: int) -> list[dict[str, Any]]:
-    """Return the times of whole networks in Node."""
-    if not models:
-        return []
-    node = shutil.which("node")
-    if node is None:
-        sys.exit("networks are timed in Node, which is not on PATH: install nodejs, or pass --models ''")
-    beside = {COPYING: str(packages.folder(COPYING))} if COPYING in packages.here else {}
-    (folder / "plan.json").write_text(json.dumps({"networks": models, "packages": beside}), encoding="utf-8")
-    command = [node, str(Path(__file__).with_suffix(".mjs")), str(folder), str(rounds)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
-    rows: list[dict[str, Any]] = json.loads(done.stdout.decode().splitlines()[-1])
-    for row, model in zip(rows, models, strict=True):
-        row["sizes"] = model["sizes"]
-        own, peers = row["times"]["network"], [x for x in row["times"] if x != "network"]
-        row["ratios"] = {x: statistics.median(t / o for o, t in zip(own, row["times"][x])) for x in peers}
-    return rows
-
-
-def _network(folder: Path, name: str) -> dict[str, Any]:
-    """Export a network to a folder of its own, and return what the script needs to know of it."""
+def _network(engine: WebEngine, number: int, name: str, rounds: int) -> dict[str, Any]:
+    """Return the row of a network, the exported files of which have names with its number."""
     is_bytes = name.endswith(BYTES)
     model = {**NETWORKS, **VOCODERS}[name.removesuffix(BYTES)]()
     content = model.SerializeToString()
     if is_bytes:
         rng = np.random.default_rng(1)
         content = quantised(model, [rng.standard_normal((1, 3, 224, 224)).astype(np.float32) for _ in range(2)])
-    graph = read_graph(content)
+    graph, folder, stem = read_graph(content), engine.emptied(), f"net{number}"
     (x,) = graph.inputs
-    made = export_for(graph, folder / name, "net", OF_BYTES if is_bytes else TARGETS[0])
-    (folder / f"{name}.model").write_bytes(content)
-    sizes = {file.name: file.stat().st_size for file in made.files}
-    return {
-        "name": name, "loader": str(made.header), "onnx": f"{name}.model", "input": x.name, "shape": list(x.shape),
-        "elements": int(np.prod(x.shape)), "sizes": sizes, "tolerance": TOLERANCES[is_bytes],
-    }  # fmt: skip
+    made = export_for(graph, folder, stem, OF_BYTES if is_bytes else TARGETS[0])
+    sizes = {file.suffix: file.stat().st_size for file in made.files if file.stem == stem}
+    (folder / "model").write_bytes(content)
+    files = WebNetworkFiles(made.header.name, "model", x.name, tuple(x.shape), TOLERANCES[is_bytes])
+    times = engine.measure_network(files, rounds)
+    own, peers = times["network"], [x for x in times if x != "network"]
+    ratios = {x: statistics.median(t / o for o, t in zip(own, times[x])) for x in peers}
+    row = {"name": name, "times": times, "sizes": sizes, "ratios": ratios}
+    print(f"{name:30} {statistics.median(own):.1f} ms", ratios, file=sys.stderr, flush=True)
+    return row
 
 
 def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
@@ -192,10 +168,11 @@ def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
 def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[str], given: Any) -> Report:
     """Return the page of what was measured."""
     versions = found["versions"]
-    kind = "wasm" if given.types == OWN else f"wasm-{given.types.replace(':', '-')}"
     what = "layers of ResNet-50 and MobileNetV2" if lines else "whole networks"
-    name = kind if lines else "wasm-networks"
-    report = Report(name, f"WebAssembly: {what} in {versions['engine'].split()[0]}")
+    kinds = ("" if given.types == OWN else given.types.replace(":", "-"), "" if lines else "networks")
+    engine = "" if given.engine == next(iter(ENGINES)) else given.engine
+    title = f"WebAssembly: {what} in {versions['engine'].split()[0]}"
+    report = Report("-".join(("wasm", *filter(None, (*kinds, engine)))), title)
     report.data = {"runs": [{"libraries": versions}], **found}
     columns = [*found["means"]]
     report.note(_note(found["peaks"], columns, given))
@@ -214,9 +191,9 @@ def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[
         report.table(network, heads, cells)
     own = [(row, statistics.median(row["times"]["network"])) for row in found["networks"]]
     rows = [[row["name"], f"{took:.1f}", *(f"{x:.2f}" for x in row["ratios"].values())] for row, took in own]
-    title = "Whole networks in Node, with copies of input and output"
+    title = "Whole networks, with copies of input and output"
     if rows:
-        sizes = [sum(n for file, n in row["sizes"].items() if file == "net.wasm") for row, _ in own]
+        sizes = [row["sizes"][".wasm"] for row, _ in own]
         rows = [[*row, f"{size / 1000:.0f}"] for row, size in zip(rows, sizes)]
         report.table(title, ["", "ms", f"vs {COPYING}", "module without weights, KB"], rows)
     below = {x: sum(row["ratios"][x] < 1 for row in found["rows"]) for x in columns}

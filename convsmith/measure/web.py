@@ -19,7 +19,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -43,10 +43,12 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.runtime.arrays import Array
 
-__all__ = ["ENGINES", "NodeEngine", "PageEngine", "WebEngine", "WebTimes", "engine_of", "peak_loop"]
+__all__ = ["ENGINES", "NodeEngine", "PageEngine", "WebEngine", "WebNetworkFiles", "WebTimes", "engine_of", "peak_loop"]
 
 _MILLISECONDS = 5
 """Duration of a sample."""
+_WARMING = 2500
+"""Milliseconds in which a network runs before it is timed: engines compile again, and better, what runs often."""
 _PAGE = "web_page.txt"
 """The page in which Chromium runs plans."""
 _SUMS = 12
@@ -62,6 +64,18 @@ class WebTimes:
     times: Measurement
     missing: dict[str, str]
     wrong: str
+
+
+class WebNetworkFiles(NamedTuple):
+    """An exported network with one f32 `input` of a `shape`: the file of its `loader` and that of the ONNX `model`.
+    Results may differ by `tolerance`, a part of the largest.
+    """
+
+    loader: str
+    model: str
+    input: str
+    shape: tuple[int, ...]
+    tolerance: float
 
 
 class WebEngine(ABC):
@@ -87,6 +101,37 @@ class WebEngine(ABC):
     def run(self, folder: Path) -> dict[str, Any]:
         """Return what the script found for the plan in a folder. ToolchainError if the engine ends without results."""
 
+    def emptied(self) -> Path:
+        """Return the folder of plans, which holds no file."""
+        for old in self._folder.iterdir():
+            old.unlink()
+        return self._folder
+
+    def _found(self) -> dict[str, Any]:
+        """Return the results of the plan in the folder of plans. ToolchainError if there are none."""
+        found = self.run(self._folder)
+        if "error" in found:
+            raise ToolchainError(f"{self.version} ended without times: {found['error']}", code="engine")
+        return found
+
+    def measure_network(self, network: WebNetworkFiles, rounds: int) -> dict[str, list[float]]:
+        """Return the milliseconds of each round of ``"network"``, whose files are in the folder of plans, and of
+        onnxruntime-web if it is installed. Modules of one engine need names of their own: engines load each name once.
+
+        ToolchainError if both results differ by more than the tolerance.
+        """
+        is_alone = "onnxruntime-web" not in self.packages.here
+        plan = {
+            "network": {**network._asdict(), "isAlone": is_alone}, "rounds": rounds, "milliseconds": _MILLISECONDS,
+            "warming": _WARMING,
+        }  # fmt: skip
+        (self._folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        found = self._found()
+        if found["wrong"]:
+            raise ToolchainError(f"{network.loader} differs from onnxruntime-web: {found['wrong']}", code="mismatch")
+        times: dict[str, list[float]] = found["times"]
+        return times
+
     def measure(
         self, problem: Problem, artifact: Artifact, target: Machine, rounds: int, peers: Sequence[str] | None = None
     ) -> WebTimes:
@@ -95,13 +140,9 @@ class WebEngine(ABC):
 
         UnsupportedError if arrays of JavaScript do not hold the types of the problem.
         """
-        for old in self._folder.iterdir():
-            old.unlink()
         libraries = self.packages.here if peers is None else peers
-        missing = _write_plan(self._folder, problem, artifact, target, rounds, libraries)
-        found = self.run(self._folder)
-        if "error" in found:
-            raise ToolchainError(f"{self.version} ended without times: {found['error']}", code="engine")
+        missing = _write_plan(self.emptied(), problem, artifact, target, rounds, libraries)
+        found = self._found()
         return WebTimes(
             _measurement(found["times"], problem, found["operations"]), missing | found["missing"], found["wrong"]
         )

@@ -1,5 +1,6 @@
 // Times kernels of WebAssembly and libraries of npm in turns, in Node and in pages of browsers.
-// A host gives `read`, which returns the contents of a file of a plan, and `library`, which loads a library by name.
+// A host has `read`, which returns the contents of a file of a plan, `load`, which returns the exports of such a file,
+// and `library`, which loads a library by name.
 
 const ALIKE = 1e-5; // of the largest result: Winograd's transforms are not exact
 const WARMING = 150; // milliseconds: an engine compiles again, and better, what runs often
@@ -16,10 +17,10 @@ function elements(bytes, type) {
 }
 
 /** Returns the place of the first element that is not like the right one, in words; empty if there is none. */
-function difference(result, expected) {
+function difference(result, expected, tolerance = ALIKE) {
   if (result.length !== expected.length) return `${result.length} elements, not ${expected.length}`;
   const isReal = expected instanceof Float32Array || expected instanceof Float64Array;
-  const most = isReal ? ALIKE * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0) : 0;
+  const most = isReal ? tolerance * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0) : 0;
   const at = expected.findIndex((x, n) => !(Math.abs(x - result[n]) <= most) && !(x !== x && result[n] !== result[n]));
   return at < 0 ? "" : `element ${at} is ${result[at]}, not ${expected[at]}`;
 }
@@ -99,7 +100,7 @@ async function countOf(subject, milliseconds) {
 }
 
 /** Returns the milliseconds of each subject, one for each round, in which all run in turn for so long. */
-export async function alternate(subjects, rounds, milliseconds, warming = WARMING) {
+async function alternate(subjects, rounds, milliseconds, warming = WARMING) {
   const names = Object.keys(subjects);
   const counts = {};
   for (const name of names) {
@@ -118,8 +119,12 @@ async function computes(probe) {
   return WebAssembly.validate(probe) && (await WebAssembly.instantiate(probe)).instance.exports.probe() === 1;
 }
 
-/** Returns the times of a plan, the reasons why libraries are missing, and what differs in the kernel's result. */
-export async function measure(plan, read, library) {
+/** Returns the times of a plan, the reasons why libraries are missing, and what differs in our result. */
+export function measure(plan, host) {
+  return plan.network ? measureNetwork(plan, host) : measureKernel(plan, host);
+}
+
+async function measureKernel(plan, { read, library }) {
   if (!(await computes(await read(plan.probe))))
     return { error: `it does not compute the products of ${plan.level}` };
   const { wrong, subjects } = await kernel(plan, read);
@@ -137,4 +142,25 @@ export async function measure(plan, read, library) {
   const times = await alternate(subjects, plan.rounds, plan.milliseconds);
   for (const { end } of Object.values(subjects)) end?.();
   return { times, missing, wrong, operations: subjects.peak?.operations ?? 0 };
+}
+
+/** As `measureKernel` does for an exported network of one f32 input, beside onnxruntime-web on the same model. */
+async function measureNetwork({ network, rounds, milliseconds, warming }, { read, library, load }) {
+  const { loader, model, input, shape, tolerance, isAlone } = network;
+  const net = await (await load(loader)).load({ threads: 1 });
+  const x = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, n) => ((n * 7) % 5) - 2);
+  const subjects = { network: { call: () => net.run({ [input]: x }) } };
+  let wrong = "";
+  if (!isAlone) {
+    const ort = await library("onnxruntime-web");
+    const session = await ort.InferenceSession.create(await read(model), { executionProviders: ["wasm"] });
+    const feeds = { [input]: new ort.Tensor("float32", x, shape) };
+    const [found] = Object.values(net.run({ [input]: x }));
+    const [expected] = Object.values(await session.run(feeds));
+    wrong = difference(found, expected.data, tolerance);
+    subjects["onnxruntime-web"] = { call: () => session.run(feeds), waits: true, end: () => session.release() };
+  }
+  const times = await alternate(subjects, rounds, milliseconds, warming);
+  for (const { end } of Object.values(subjects)) end?.();
+  return { times, wrong };
 }

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname } from "node:path";
 import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { measure } from "./web_bench.mjs";
 
@@ -40,7 +41,7 @@ for await (const folder of createInterface({ input: process.stdin })) {
   isPrepared = true;
   let found;
   try {
-    found = await measure(plan, read, library);
+    found = await measure(plan, { read, library, load: (file) => import(pathToFileURL(`${folder}/${file}`)) });
   } catch (error) {
     found = { error: String(error.stack ?? error) };
   }

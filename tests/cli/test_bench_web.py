@@ -6,14 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from commands import run
-from emulated import skip_without_emulator
-
-from convsmith.machine.registry import target
-from convsmith.measure.web_peers import Packages
 
 pytest.importorskip("onnx")
+
+from commands import run
+from emulated import skip_without_emulator
+from onnx_networks import NetworkBuilder
+
+from convsmith.diag.errors import ToolchainError
+from convsmith.machine.registry import target
+from convsmith.measure.web_peers import Packages
+from convsmith.onnx.graph import read_graph
+from convsmith.onnx.network import export_for
 
 LINE = "mb1ic3ih5oc4kh3ph1"
 FAST = ("--target", "wasm32+relaxed", "--rounds", "2")
@@ -83,14 +89,41 @@ def wrong_and_right(engine: str, folder: Path) -> tuple[str, str]:
     return outputs[0], outputs[1]
 
 
-@pytest.mark.parametrize("engine", ["node", "chromium"])
-def test_results_of_a_library_are_compared(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import convsmith.measure.web as web
-
+def skip_without_engine(engine: str) -> None:
     if engine == "chromium":
         pytest.importorskip("selenium")
         if not all(map(shutil.which, ("chromium", "chromedriver"))):
             pytest.skip("no chromium with chromedriver on PATH")
+
+
+@pytest.mark.parametrize("engine", ["node", "chromium"])
+def test_networks_are_timed_beside_a_library(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page or process loads two networks; the library doubles its input, as only the first network does."""
+    import convsmith.measure.web as web
+
+    skip_without_engine(engine)
+    monkeypatch.setattr(web, "_WARMING", 20)
+    libraries = Packages(str(packages(tmp_path, "x.data.map((v) => v * 2)")), ["onnxruntime-web"])
+    with web.engine_of(engine, libraries) as page:
+        for factor in (2, 3):
+            net = NetworkBuilder()
+            content = net.model(net.op("Mul", net.input("x", 1, 1, 4, 4), net.held(np.float32(factor))))
+            name = f"net{factor}"
+            export_for(read_graph(content.SerializeToString()), page.emptied(), name, "wasm32")
+            files = web.WebNetworkFiles(f"{name}.js", f"{name}.js", "x", (1, 1, 4, 4), 1e-5)
+            if factor == 2:
+                times = page.measure_network(files, 3)
+                assert {x: len(own) for x, own in times.items()} == {"network": 3, "onnxruntime-web": 3}
+            else:
+                with pytest.raises(ToolchainError, match=r"net3.js differs from onnxruntime-web: element 0 is -6, not"):
+                    page.measure_network(files, 3)
+
+
+@pytest.mark.parametrize("engine", ["node", "chromium"])
+def test_results_of_a_library_are_compared(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import convsmith.measure.web as web
+
+    skip_without_engine(engine)
     drawn = web.random_arrays
     # All weights are zero, and so are the results.
     monkeypatch.setattr(web, "random_arrays", lambda p: {n: x * (n != "wei") for n, x in drawn(p).items()})
