@@ -18,17 +18,17 @@ class Facts:
 
     They are LLVM's name of the target, the attributes of every function, the instructions by name, the use of f16
     instructions, the registers for fragments, the bits of an address, the ways to load leading lanes and to look up
-    bytes, the function that looks up words, a device's dialect, and the function that orders non-temporal stores.
-    ``debug`` is the debug information of the module. If vectors in aligned memory have their own instructions, the
-    arrays ``own`` of kernels and private buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the
-    kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined functions
-    the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With
-    ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round once;
-    ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32. Elements of fewer than ``masked_bytes``
-    have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
-    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
-    predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
-    With ``loads_words``, vectors of bytes are loaded as words.
+    bytes, the functions that look up words and zeros, a device's dialect, and the function that orders non-temporal
+    stores. ``debug`` is the debug information of the module. If vectors in aligned memory have their own instructions,
+    the arrays ``own`` of kernels and private buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to
+    the kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined
+    functions the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked
+    vectors. With ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round
+    once; ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32. Elements of fewer than
+    ``masked_bytes`` have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant
+    to an address does not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where
+    they have predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is
+    repeated. With ``loads_words``, vectors of bytes are loaded as words.
     """
 
     triple: str
@@ -40,6 +40,7 @@ class Facts:
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
+    zero_lookup: str = ""
     dialect: Dialect | None = None
     fence: str = ""
     debug: DebugLines | None = None

@@ -64,7 +64,9 @@ class Machine:
     ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. ``word_lookup`` is LLVM's function that picks each of 32 words of a register from two
-    registers of words, by its number in both, which lies between them. The machine has masked loads of elements of at
+    registers of words, by its number in both, which lies between them. ``zero_lookup`` picks bytes of a register of 128
+    bits by number, and zeros for numbers beyond: sums start with such zeros where a compiler would keep a constant zero
+    in a register from there to its next use, across loops. The machine has masked loads of elements of at
     least ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
     is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
@@ -109,6 +111,7 @@ class Machine:
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
+    zero_lookup: str = ""
     masked_bytes: int = 0
     has_masked_stores: bool = False
     has_word_products: bool = False
