@@ -7,8 +7,7 @@ import click
 from convsmith.cli.models import ModelInputs, node_options, one_problem
 from convsmith.cli.output import note
 from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, problem_options
-from convsmith.frontend.kernel import CompiledKernel
-from convsmith.page.inner_loop import estimated_cycles, inner_loop
+from convsmith.page.inner_loop import ALL, estimates
 
 __all__ = ["explain"]
 
@@ -20,7 +19,10 @@ __all__ = ["explain"]
 @problem_options
 @node_options
 @click.option("--html", metavar="FILE", help="Write a page to look at, with passes and assembly, for a browser.")
-@click.option("--mca", metavar="CPU", help="Estimate the inner loop's cycles on a CPU of LLVM's, by llvm-mca.")
+@click.option(
+    "--mca", metavar="[CPU,...]", is_flag=False, flag_value=ALL,
+    help="Estimate the cycles of inner loops on CPUs of LLVM's by llvm-mca; without CPUs, on those it describes.",
+)  # fmt: skip
 def explain(
     source: str | None, node: str | None, threads: int | None, target: str | None, config: str | None, layout: str,
     inputs: ModelInputs, torch: str | None, html: str | None, mca: str | None, **options: str | bool | None,
@@ -36,13 +38,4 @@ def explain(
     verdict, _, page = kernel.explain(html).partition("\n")
     note(f"{verdict}\n{listed.heading(threads, config)}\n\n{page}")
     if mca is not None:
-        note(_inner_loop(kernel, mca))
-
-
-def _inner_loop(kernel: CompiledKernel, cpu: str) -> str:
-    """Return the line about the inner loop of a kernel on a CPU."""
-    loop = inner_loop(kernel.asm(), kernel.target)
-    if loop is None:
-        return "inner loop    none: the products of a tile are no loop"
-    cycles = estimated_cycles(loop, kernel.target, cpu)
-    return f"inner loop    {loop}; {cycles:.1f} cycles on {cpu}, as llvm-mca estimates"
+        note(estimates(kernel.asm(), kernel.target, mca))

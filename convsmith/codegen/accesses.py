@@ -204,6 +204,19 @@ class AccessEmitter(SumEmitter):
             self.known.set(key, loaded)
         return loaded
 
+    def load_number(self, v: Load, number: str) -> str:
+        """Load whole adjacent lanes as one number of that LLVM type."""
+        assert v.lanes is not None
+        ty = self.type(v.buffer.dtype, v.lanes.count)
+        key = (number, v.buffer, v)
+        loaded = None if v.buffer in self.written else self.known.get(key)
+        if loaded is None:
+            where = f"{self.pointer(v.buffer)} {self.address(v.buffer, v.index[0])}"
+            held = self.put(f"load {number}, {where}, align {self.alignment(v)}")
+            loaded = self.put(f"bitcast {number} {held} to {ty}")
+            self.known.set(key, loaded)
+        return loaded
+
     def _load(self, v: Load) -> str:
         t, lanes = v.buffer.dtype, v.lanes
         if t.per_byte > 1:

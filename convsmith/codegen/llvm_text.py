@@ -258,7 +258,7 @@ class FunctionEmitter(ValueEmitter):
             return
         row, args = self._form(row, s.args)
         _, *read = row.operands
-        registers = {x.name: self.registers_of(x, a) for x, a in zip(read, args)}
+        registers = {x.name: self._factor(row, x, a) for x, a in zip(read, args)}
         count = row.result.layout.registers
         if count == 1:
             held = self.is_held(s.dst.buffer)  # lanes that the instruction leaves out keep their values
@@ -285,6 +285,13 @@ class FunctionEmitter(ValueEmitter):
         if size == 1 and isinstance(v, Load) and v.lanes is not None and v.lanes.stride == 0 and v.lanes.is_whole:
             return row.repeated, (*args[:place], Load(v.buffer, v.index, None), *args[place + 1 :])
         return row, args
+
+    def _factor(self, row: Instruction, operand: Operand, v: Value) -> list[str]:
+        """Return the registers of a factor of a row."""
+        if row.loaded and operand.size < row.lanes * row.terms and isinstance(v, Load) and not self.is_held(v.buffer):
+            if v.lanes is not None and v.lanes.stride == 1 and v.lanes.is_whole:
+                return [self.load_number(v, row.loaded)]
+        return self.registers_of(operand, v)
 
     def registers_of(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""

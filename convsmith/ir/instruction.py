@@ -189,15 +189,16 @@ class Instruction:
     `needs` are CPU features by LLVM's names; `mnemonic` must appear in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
     `rounds` names the values that the instruction rounds to fewer bits than their type has: the factors, or the sums.
-    `partial` names loops that may run fewer iterations than in the specification: the lanes of the missing iterations
-    are inactive. `flushes` states that denormal sums are flushed to zero. `scaled` is the scalable row that applies
-    this row to every unit of a vector. `repeated` is the row for a factor whose terms are the same for all sums: its
-    operand holds these terms once. The lanes of a warp execute a row with an ``exchange`` together: each gives an
-    address, ``{a}``, of elements that follow each other in memory, and receives those of other lanes. The layout's
-    coordinates are the lane that gives an element and the element's number there. `widens` is the type of the last
-    factor in arrays if it is narrower than the operand's: packing converts it. `temporaries` counts the registers that
-    a call needs besides its operands. `limit` is the largest magnitude of the last factor with which the machine
-    computes the specification; 0 if any magnitude will do.
+    `partial` names loops that may run fewer iterations than in the specification: the lanes of the missing
+    iterations are inactive. `flushes` states that denormal sums are flushed to zero. `scaled` is the scalable row
+    that applies this row to every unit of a vector. `repeated` is the row for a factor whose terms are the same for
+    all sums: its operand holds these terms once, and if ``loaded`` is not empty, memory is read as one number of
+    that LLVM type. The lanes of a warp execute a row with an ``exchange`` together: each gives an address, ``{a}``,
+    of elements that follow each other in memory, and receives those of other lanes. The layout's coordinates are
+    the lane that gives an element and the element's number there. `widens` is the type of the last factor in arrays
+    if it is narrower than the operand's: packing converts it. `temporaries` counts the registers that a call needs
+    besides its operands. `limit` is the largest magnitude of the last factor with which the machine computes the
+    specification; 0 if any magnitude will do.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Instruction:
     flushes: bool = False
     scaled: Instruction | None = None
     repeated: Instruction | None = None
+    loaded: str = ""
     exchange: FragmentLayout | None = None
     rounds: Literal["", "factors", "sums"] = ""
     widens: str = ""

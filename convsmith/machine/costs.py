@@ -190,6 +190,8 @@ class Costs:
     """Cycles to load or to store a fragment."""
     fragment_move_far: float = 33
     """Cycles to load a fragment from the second-level cache."""
+    fragment_row: float = 0
+    """Cycles of a vector unit to put another row of pixels into a fragment whose rows are loaded one by one."""
     fragment_turn: float = 84
     """Cycles between two register tiles of fragments."""
     fragment_configuration: float = 170

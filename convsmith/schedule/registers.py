@@ -18,6 +18,10 @@ from convsmith.statement.statement import Statement
 SPARE = 3
 """Number of fragments for factors in the register file of the sums: weights, source, and a remainder of the source with
 fewer rows."""
+AHEAD = 5
+"""Number of vector registers beside the sums and the weights of a step, all of which LLVM holds where fragments are
+vectors: it loads the rows of two fragments of the source ahead.
+"""
 
 
 class Registers(NamedTuple):
@@ -133,6 +137,8 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
     if unit.rows > 1:
         high = -(-pixels // unit.rows)
         spare = SPARE if unit.factor_file == unit.file else 0
+        if unit.file == target.vectors.name:
+            spare = vectors + AHEAD
         text = f"{high}x{vectors}: {high * vectors} accumulators" + (f" + {spare} of factors" if spare else "")
         file = register_file(target, unit)
         name = "vector registers" if file is target.vectors else "registers for fragments"

@@ -61,11 +61,13 @@ def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
 
 
 def fragment_sections(
-    tiles: Sequence[tuple[int, int, float]], steps: int, unit: ProductShape, panels: Panels, kept: int
-) -> list[Section]:
+    tiles: Sequence[tuple[int, int, float]], steps: int, unit: ProductShape, panels: Panels, kept: int,
+    is_loaded_by_row: bool,
+) -> list[Section]:  # fmt: skip
     """Return the sections of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
 
-    The first-level cache holds ``kept`` bytes: one tile of the operand that stays, all tiles of the other operand.
+    A fragment of pixels is one load, or ``is_loaded_by_row``. The first-level cache holds ``kept`` bytes: one tile
+    of the operand that stays, all tiles of the other operand.
     """
     sections = []
     usual = _height(tiles[0][0], unit.rows)
@@ -76,7 +78,9 @@ def fragment_sections(
             (wide * panels.column if panels.weights_stay else panels.weights) <= kept,
         )
         source, weights = ("fragment_move" if x else "fragment_move_far" for x in near)
-        products, loads = (("fragment_product", high * wide),), ((source, high), (weights, wide))
+        rows = pixels if is_loaded_by_row else high
+        products = ("fragment_product", high * wide), ("fragment_row", rows - high)
+        loads = (source, rows), (weights, wide)
         sections.append(Section(count * steps, (("products", products), ("loads of fragments", loads)), overlap=inf))
         is_begun = near[1] and not (panels.weights_stay or panels.shared or panels.copied)
         finish = ("fragment_move", high * wide), ("fragment_finish", pixels * wide)

@@ -171,7 +171,8 @@ class Model(SharedFacts):
             panels = self.panels(loops, config)
             again = self.sums_kept(loops, config) - 1
             kept = target.l1.bytes // (2 if again else 1)  # both factors of a block are in a cache
-            sections = fragment_sections(tiles, steps, self.unit, panels, kept)
+            by_row = self.unit.file == target.vectors.name
+            sections = fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
             written = [(("write-back", self.written(lane, tile, m, m * v)),) for m, v, _ in tiles]
             sections += [Section(count, causes) for causes, (_, _, count) in zip(written, tiles)]
             fragments = sum(-(-m // self.unit.rows) * v * count for m, v, count in tiles)
