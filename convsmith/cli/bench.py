@@ -18,6 +18,8 @@ from convsmith.cli.bench_html import bench_html
 from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
 from convsmith.cli.bench_model import bench_model, check_model_options, model_profiler
 from convsmith.cli.bench_page import Page, Row
+from convsmith.cli.bench_report import LAYERS
+from convsmith.cli.bench_report import report as report_of
 from convsmith.cli.distribution import LEVEL, check_picture, distribution, draw
 from convsmith.cli.models import ModelInputs, input_option, is_model
 from convsmith.cli.options import Duration
@@ -30,6 +32,7 @@ from convsmith.cli.problems import (
     choice_options,
     command,
     problem_options,
+    read_lines,
     read_problems,
     read_suite,
     target_of,
@@ -85,13 +88,18 @@ AGAIN = 7
 @click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
 @click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and pictures.")
+@click.option(
+    "--report", metavar="FILE",
+    help="Write one text file to send: machine, versions, rows. Without problems, those of a short list on one thread, "
+    "beside all installed libraries.",
+)  # fmt: skip
 @click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
     rounds: int, suite: str | None, space: str | None, sample: int | None, seed: int, budget: float | None,
     resume: bool, inputs: ModelInputs, torch: str | None, picture: str | None, html: str | None, wide: bool,
-    json_file: str | None, engine: str | None, npm: str | None,
+    json_file: str | None, engine: str | None, npm: str | None, report: str | None,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
@@ -115,7 +123,8 @@ def bench(
     if not in_engine and (engine or npm):
         given = "--engine" if engine else "--npm"
         raise UsageError(f"{given} is for kernels of WebAssembly: legal with --target wasm32", code="bad-option")
-    if [source, suite, torch].count(None) != 2:
+    is_listed = [source, suite, torch] == [None] * 3 and report is not None
+    if not is_listed and [source, suite, torch].count(None) != 2:
         raise UsageError(
             "legal is one of a problem, a list of problems, a model, --suite=NAME and --torch=MODULE:FUNCTION",
             code="no-problem",
@@ -125,7 +134,7 @@ def bench(
     if html is not None:
         check_page(html)
     if torch is not None or (source is not None and is_model(source)):
-        others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture)
+        others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture, report=report)
         check_model_options(str(torch or source), {**others, **options}, json_file)
         ways = dict(threads=threads, rounds=rounds, target=target, layout=layout)
         profiler = model_profiler(str(torch or source), torch is not None, inputs, **ways)
@@ -137,8 +146,12 @@ def bench(
         target, threads = target or where.target, threads or where.threads
         check_choices(target, config, runs=not in_engine)
         listed = read_suite(suite, where, options, sample or 0, seed)
+    elif is_listed:
+        listed, threads = read_lines(LAYERS, options, layout), threads or 1
     else:
         listed = read_problems(str(source), options, layout)
+    if report is not None:
+        vs = vs or ",".join(filter(installed, PEERS))
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
@@ -177,9 +190,11 @@ def bench(
     if len(rows) < len(left):
         why = "interrupted" if interrupted else "the budget is spent"
         error_line(f"{why}: {len(listed.problems) - len(left) + len(rows)} of {len(listed.problems)} measured")
+    content = as_json(every, libraries, rounds, layout, len(rows) == len(left))
     if json_file is not None:
-        content = as_json(every, libraries, rounds, layout, len(rows) == len(left))
         write_file(json_file, json.dumps(content, indent=1), "--json=")
+    if report is not None:
+        write_file(report, report_of(heading, content), "--report=")
     click.get_current_context().exit(130 if interrupted else _status(rows))
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "choice_options",
     "command",
     "problem_options",
+    "read_lines",
     "read_problems",
     "read_suite",
     "short_config",
@@ -195,7 +196,7 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     `options` (from `problem_options`) and `layout` (of source and destination) apply to lines that do not set their
     own. `verb` is the name of a command that takes a single problem. UsageError names file and line.
     """
-    given = {name.replace("_", "-"): "" if text is True else str(text) for name, text in options.items() if text}
+    given = _given(options)
     if source in SUITES:
         items = list(read_batch("\n".join(map(str, suite(source))), source if given else None, given))
     elif source == "-":
@@ -212,6 +213,16 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
             f"{source} stands for {len(items)} problems; `{verb}` takes one, such as {first!r}", code="several-problems"
         )
     return _listed(items, layout)
+
+
+def read_lines(text: str, options: Options, layout: str) -> Listed:
+    """Return the problems of the lines of a list that ships with a command."""
+    return _listed(list(read_batch(text, None, _given(options))), layout)
+
+
+def _given(options: Options) -> dict[str, str]:
+    """Return the options that are given, by their names in lines."""
+    return {name.replace("_", "-"): "" if text is True else str(text) for name, text in options.items() if text}
 
 
 def read_suite(name: str, where: SuiteSpace, options: Options, sample: int, seed: int) -> Listed:
