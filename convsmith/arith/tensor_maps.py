@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from convsmith.ir.index import Index, floordiv, mod
 from convsmith.ir.tensor_map import TensorMap
 
-__all__ = ["copied_rows"]
+__all__ = ["copied_rows", "part_axis", "walked_from"]
 
 
 def copied_rows(of: TensorMap, at: Sequence[int], offsets: Sequence[int]) -> list[int | None]:
@@ -19,6 +20,34 @@ def copied_rows(of: TensorMap, at: Sequence[int], offsets: Sequence[int]) -> lis
         inside = all(0 <= x < size for x, size in zip(row, of.dims[1:]))
         found.append(sum(x * stride for x, stride in zip(row, of.strides[1:])) if inside else None)
     return found
+
+
+def part_axis(of: TensorMap, groups: int, together: int) -> int | None:
+    """Return the axis of the box of a map along which ``groups`` bring a part each, contiguous in the copy and of a
+    multiple of ``together`` rows; 0 if these are pixels of an im2col map, None if there is none.
+    """
+    axis = 0 if of.pixels else max((n for n, size in enumerate(of.box) if n and size > 1), default=0)
+    count = of.pixels if of.pixels else of.box[axis] if axis else 0
+    return axis if count and not count % groups and not of.rows // groups % together else None
+
+
+def walked_from(of: TensorMap, at: Sequence[Index], pixels: Index) -> tuple[Index, ...]:
+    """Return the coordinates, without the innermost one, of the pixel of an im2col map that is ``pixels`` behind
+    ``at``.
+    """
+    sizes = [
+        (dim - 1 + up - lo) // step + 1 for dim, up, lo, step in zip(of.dims[1:], of.upper, of.lower, of.steps)
+    ]
+    place, reach = pixels, 1
+    for x, lo, step, size in zip(at[1:], of.lower, of.steps, sizes):
+        place = place + floordiv(x - lo, step) * reach
+        reach *= size
+    place = place + at[-1] * reach
+    found: list[Index] = []
+    for lo, step, size in zip(of.lower, of.steps, sizes):
+        found.append(mod(place, size) * step + lo)
+        place = floordiv(place, size)
+    return (*found, place)
 
 
 def _box(of: TensorMap, at: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -177,7 +177,8 @@ class Launch:
     by the library `runtime`) or "grid" (the library `runtime` runs it on a device). `threads` is also the number of
     scratch memories. A `grid` and a `group` have an extent along each of `AXES`: groups, and threads of a group, which
     share `shared` bytes. The run time makes the tensor `maps` of the arrays of a call. A thread has so many
-    `registers`, or if that is 0 the usual number.
+    `registers`, or if that is 0 the usual number. Groups form clusters, whose extents divide those of the grid, unless
+    `cluster` is empty.
     """
 
     kind: LaunchKind = "call"
@@ -188,6 +189,7 @@ class Launch:
     shared: int = 0
     maps: tuple[MapArgument, ...] = ()
     registers: int = 0
+    cluster: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:

@@ -41,6 +41,9 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
         declared.update(e.declared)
         sizes = dict(zip(AXES, e.geometry.group))
         attributes = [f'"{name}"="{text.format(**sizes)}"' for name, text in dialect.attributes]
+        if e.geometry.cluster and dialect.pipelines is not None:
+            sizes = dict(zip(AXES, e.geometry.cluster))
+            attributes += [f'"{name}"="{text.format(**sizes)}"' for name, text in dialect.pipelines.cluster]
         noted = []
         for name, text in dialect.metadata:
             noted.append(f"!{name} !{len(nodes)}")

@@ -34,6 +34,7 @@ from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.shared import ALIGNMENT, taken_bytes
 from convsmith.ir.stmt import (
+    GROUP_LOOPS,
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
@@ -308,7 +309,7 @@ class ThreadEmitter(FunctionEmitter):
         method(self, s)
 
     def _For(self, s: For) -> None:
-        if s.kind not in ("grid", *THREAD_LOOPS):
+        if s.kind not in (*GROUP_LOOPS, *THREAD_LOOPS):
             self.divisors |= {c.var: gcd(divisor_of(c.init, self.divisors), c.step) for c in s.carried}
             METHODS[For](self, s)
             return
@@ -340,7 +341,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _number(self, s: For, n: int) -> str:
         """Return the number of the group or the thread along the axis ``n``."""
-        call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
+        call = self.dialect.group_number if s.kind in GROUP_LOOPS else self.dialect.thread_number
         number = self.spell(call, axis=AXES[n], n=n)
         bits = self.dialect.number_bits
         if bits != self.bits:

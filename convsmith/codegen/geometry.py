@@ -10,7 +10,19 @@ from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
-from convsmith.ir.stmt import PIPELINED, THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store, TensorCopy
+from convsmith.ir.stmt import (
+    GROUP_LOOPS,
+    PIPELINED,
+    THREAD_LOOPS,
+    Alloc,
+    AsyncCopy,
+    AtomicAdd,
+    For,
+    Kernel,
+    Stmt,
+    Store,
+    TensorCopy,
+)
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.threads import slots_of
 from convsmith.ir.walk import statements_of
@@ -24,13 +36,15 @@ _EFFECTS = (Store, AtomicAdd, AsyncCopy)
 class Geometry:
     """Groups of the grid and threads of a group along each axis, innermost first, and bytes of shared memory.
 
-    ``axes`` gives the axis of each loop over groups or threads by its variable.
+    ``axes`` gives the axis of each loop over groups or threads by its variable. ``cluster`` are the groups of a cluster
+    along each axis of the grid; there are none if it is empty.
     """
 
     grid: tuple[int, ...]
     group: tuple[int, ...]
     shared: int
     axes: Mapping[Var, int]
+    cluster: tuple[int, ...] = ()
 
 
 def geometry(kernel: Kernel, word: int = 0) -> Geometry:
@@ -77,7 +91,7 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
 
     InternalError if its loops over warps or lanes differ.
     """
-    groups = _nest(kernel, ("grid",))
+    groups = _nest(kernel, GROUP_LOOPS)
     loops = {k: [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == k] for k in THREAD_LOOPS}
     sizes = {kind: {_extent(s) for s in found} for kind, found in loops.items()}
     if loops["group"] or len(sizes["warp"]) != 1 or len(sizes["lane"]) != 1:
@@ -89,7 +103,10 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy)])
     shared = sum(taken_bytes(b.nbytes, SLOTS) for b in dict.fromkeys(allocated))
     shared += barrier_bytes(slots)
-    return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
+    clusters = [s for s in groups if s.kind == "cluster"]
+    return Geometry(
+        _extents(kernel, groups), (lanes, warps + 1, 1), shared, axes, _extents(kernel, clusters) if clusters else ()
+    )
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:

@@ -21,6 +21,7 @@ from convsmith.ir.dialect import Dialect, PipelineCalls
 from convsmith.ir.index import Index, as_index, make_sum
 from convsmith.ir.shared import BARRIER, SLOTS, barrier_bytes
 from convsmith.ir.stmt import (
+    GROUP_LOOPS,
     Alloc,
     Block,
     Commit,
@@ -28,6 +29,7 @@ from convsmith.ir.stmt import (
     For,
     Kernel,
     Let,
+    Meet,
     Receive,
     Release,
     Stmt,
@@ -81,6 +83,9 @@ class PipelineEmitter(ThreadEmitter):
         self.rounds = next((s for s in around if s.kind == "serial"), None)
         self.has_fence = any(isinstance(s, Fence) and s.of == "barriers" for s in statements_of(kernel.body))
         self.warps = self.geometry.group[1] - 1
+        self.groups = max(x.groups for x in self.copies)
+        """Groups of a cluster that fill slots of each other; 1 if a group fills its own alone."""
+        self.reached = 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
         self.is_split = self.is_producing = self.is_consuming = False
         self.slot_of_step = ""
@@ -91,7 +96,7 @@ class PipelineEmitter(ThreadEmitter):
 
     # -- roles
     def stmt(self, s: Stmt) -> None:
-        if not self.is_split and not any(isinstance(x, For) and x.kind == "grid" for x in statements_of(s)):
+        if not self.is_split and not any(isinstance(x, For) and x.kind in GROUP_LOOPS for x in statements_of(s)):
             self.is_split = True
             self._roles(s)
         elif s is self.loop:
@@ -110,7 +115,10 @@ class PipelineEmitter(ThreadEmitter):
             super().stmt(s)
 
     def _roles(self, body: Stmt) -> None:
-        """Emit the barriers, followed by the statements of the producer and of the consumers."""
+        """Emit the barriers, followed by the statements of the producer and of the consumers. Where a group begins or
+        ends by meeting others of its cluster, all of its threads do.
+        """
+        first, body, last = _meetings(body)
         for s in statements_of(body):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
@@ -118,15 +126,15 @@ class PipelineEmitter(ThreadEmitter):
         self.taken += barrier_bytes(self.slots_of_loop)
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
-        first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")
+        is_first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")
         init, ready, produce, load, consume, end = map(
             self.label, ("init", "ready", "produce", "load", "consume", "end")
         )
-        self.lines.append(f"  br i1 {first}, label %{init}, label %{ready}")
+        self.lines.append(f"  br i1 {is_first}, label %{init}, label %{ready}")
         self.start(init)
         for name in self.maps.values():
             self.spell(self.calls.prefetch, map=name)
-        arrivals = self.warps * self.geometry.group[0] // _WARP
+        arrivals = self.warps * self.geometry.group[0] // _WARP * self.groups
         for slot in range(self.slots_of_loop):
             self.spell(self.calls.init, at=self._barrier_at("full", slot), count=1)
             self.spell(self.calls.init, at=self._barrier_at("free", slot), count=arrivals)
@@ -134,7 +142,7 @@ class PipelineEmitter(ThreadEmitter):
             self.spell(self.calls.initialised)
         self.lines.append(f"  br label %{ready}")
         self.start(ready)
-        self.spell(self.dialect.barrier)
+        self.spell(self.calls.meet if first else self.dialect.barrier)
         is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
@@ -150,6 +158,8 @@ class PipelineEmitter(ThreadEmitter):
         super().stmt(body)
         self.lines.append(f"  br label %{end}")
         self.start(end)
+        if last:
+            self.spell(self.calls.meet)
 
     # -- barriers
     def _barrier_at(self, kind: str, slot: int | str) -> str:
@@ -183,7 +193,8 @@ class PipelineEmitter(ThreadEmitter):
 
     def _wait(self, barrier: str, parity: str) -> None:
         """Emit a loop that ends with the phase of a ``parity``."""
-        self.repeat_until(lambda: self.spell(self.calls.has_ended, at=barrier, parity=parity))
+        call = self.calls.has_ended_for_all if self.is_producing and self.groups > 1 else self.calls.has_ended
+        self.repeat_until(lambda: self.spell(call, at=barrier, parity=parity))
 
     # -- the producer
     def _produce(self) -> None:
@@ -192,7 +203,7 @@ class PipelineEmitter(ThreadEmitter):
         used_before = self.put(f"xor i32 {self.put(f'and i32 {turn}, 1')}, 1")  # a new barrier has ended its phase -1
         self._wait(self._barrier_at("free", slot), used_before)
         full = self._barrier_at("full", slot)
-        nbytes = sum(x.map.size * x.dst.buffer.dtype.bytes for x in self.copies)
+        nbytes = sum(x.map.size * x.groups * x.dst.buffer.dtype.bytes for x in self.copies)
         self.spell(self.calls.expect, at=full, bytes=nbytes)
         for x in self.copies:
             self._tensor_copy(x, full)
@@ -204,7 +215,8 @@ class PipelineEmitter(ThreadEmitter):
         places = {f"at{n}": self._narrowed(self.index(i)) for n, i in enumerate(s.at)}
         offsets = {f"by{n}": self._narrowed(self.index(i), 16) for n, i in enumerate(s.offsets)}
         dst = self.address(s.dst.buffer, s.dst.index[0])
-        self.spell(call, dst=dst, full=full, map=self.maps[s.src.buffer, s.map], **places, **offsets)
+        shared = {"shared": int(s.groups > 1), "mask": (1 << s.groups) - 1 if s.groups > 1 else 0}
+        self.spell(call, dst=dst, full=full, map=self.maps[s.src.buffer, s.map], **places, **offsets, **shared)
 
     # -- the consumers
     def _Receive(self, s: Receive) -> None:
@@ -229,6 +241,7 @@ class PipelineEmitter(ThreadEmitter):
 
     def _Release(self, s: Release) -> None:
         """Free the slot of this step, of an earlier step in the same round, or of the last step of a round."""
+        self.reached = self.groups if s.to_cluster else 1
         if self.loop.var not in variables_of(s.step):
             self._free(self._step(s.step), self._is_first_lane_of_steps())
             return
@@ -264,7 +277,11 @@ class PipelineEmitter(ThreadEmitter):
         free, on = self.label("free"), self.label("on")
         self.lines.append(f"  br i1 {is_asked}, label %{free}, label %{on}")
         self.start(free)
-        self.spell(self.calls.arrive, at=self._barrier_at("free", slot))
+        barrier = self._barrier_at("free", slot)
+        if self.reached == 1:
+            self.spell(self.calls.arrive, at=barrier)
+        for group in range(self.reached) if self.reached > 1 else ():
+            self.spell(self.calls.arrive_at, at=barrier, group=group)
         self.lines.append(f"  br label %{on}")
         self.start(on)
 
@@ -308,6 +325,16 @@ class PipelineEmitter(ThreadEmitter):
 _SIGNALS: dict[type[Stmt], Callable[[PipelineEmitter, Any], None]] = {
     kind: getattr(PipelineEmitter, f"_{kind.__name__}") for kind in (Receive, Fence, Commit, Wait, Release)
 }
+
+
+def _meetings(body: Stmt) -> tuple[bool, Stmt, bool]:
+    """Return the statements of a group without those at which it meets others, and whether it does before and after.
+    """
+    parts = body.stmts if isinstance(body, Block) else (body,)
+    places = [n for n, s in enumerate(parts) if isinstance(s, Meet)]
+    inner = [n for n, s in enumerate(parts) if not isinstance(s, (Meet, Fence))]
+    before, after = any(n < inner[0] for n in places), any(n > inner[-1] for n in places)
+    return before, Block(tuple(s for s in parts if not isinstance(s, Meet))), after
 
 
 def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:

@@ -27,7 +27,7 @@ def launch_of(kernel: Kernel, threads: int, machine: Machine, registers: int = 0
     maps = tuple(MapArgument(b.name, b.dtype.name, m.box[0] * b.dtype.bytes, m) for b, m in tensor_maps(kernel))
     return Launch(
         "grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared, maps=maps,
-        registers=registers,
+        registers=registers, cluster=sizes.cluster,
     )  # fmt: skip
 
 

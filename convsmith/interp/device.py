@@ -55,7 +55,7 @@ class _Coroutine(NamedTuple):
     thread: Thread
     env: dict[Var, int]
     memories: dict[Buffer, BufferMemory]
-    steps: Iterator[None]
+    steps: Iterator[bool]
 
 
 class DeviceMachine(ValueMachine, ABC):
@@ -137,7 +137,14 @@ class DeviceMachine(ValueMachine, ABC):
         self._env.pop(s.var, None)
 
     def _signalled(self, s: For) -> None:
-        """Run a signalled loop: copies for later iterations start in random order, as soon as slots are released."""
+        """Run a signalled loop of a group that is alone, which never stops."""
+        for _ in self._signalled_steps(s):
+            raise self._error(f"{head_text(s)} stands where groups of a cluster do not run side by side")
+
+    def _signalled_steps(self, s: For) -> Iterator[bool]:
+        """Run a signalled loop: copies for later iterations start in random order, as soon as slots are released. Stop
+        where other groups of the cluster may go on, and yield whether they must.
+        """
         parts, flight = pipeline_parts(s), self._flight
         if parts is None or flight is None:
             raise self._error(f"the signalled loop {s.var} does not begin with copies through tensor maps")
@@ -147,15 +154,26 @@ class DeviceMachine(ValueMachine, ABC):
         self._begin(s.var)
         self._legal(flight.enter(lo))
         outer, self._step = self._step, s.var
+        slots, is_shared = slots_of(parts.copies), any(x.groups > 1 for x in parts.copies)
+        has_moved = True
         while used < hi:
-            has_room = flight.started - flight.released < slots_of(parts.copies)
-            if copied == used and not has_room:
-                raise self._error(f"the copies of step {used} of {s.var} wait for a slot, and no step is released")
-            copies_next = has_room and copied < hi and (copied == used or self._random.random() < 0.7)
+            can_copy = copied < hi and flight.has_room(slots, is_shared)
+            can_use = used < copied and flight.has_arrived(used, is_shared)
+            if not (can_copy or can_use):
+                flight.waits_for = f"the copies of step {copied if used == copied else used} of {s.var}"
+                if flight.is_alone:
+                    raise self._error(f"{flight.waits_for} wait for a slot, and no step is released")
+                yield not has_moved
+                has_moved = False
+                continue
+            copies_next = can_copy and (not can_use or self._random.random() < 0.7)
             self._env[s.var] = copied if copies_next else used
             flight.started += copies_next
             self._stmt(copying if copies_next else using)
             copied, used = copied + copies_next, used + (not copies_next)
+            has_moved = True
+            if not flight.is_alone:
+                yield False
         self._step = outer
         self._env.pop(s.var, None)
 
@@ -183,7 +201,7 @@ class DeviceMachine(ValueMachine, ABC):
         flight.receive(self._env[self._step])
 
     def _release(self, s: Release) -> None:
-        self._legal(self._ordered(s).release(self._index(s.step)))
+        self._legal(self._ordered(s).release(self._index(s.step), s.to_cluster))
 
     def _tensor_copy(self, s: TensorCopy) -> None:
         at, offsets = ([self._index(i) for i in group] for group in (s.at, s.offsets))
@@ -201,11 +219,18 @@ class DeviceMachine(ValueMachine, ABC):
                     to.append(n * len(channels) + m)
         self._read(source, from_)
         value[to] = source.data[from_]
+        places = range(start, start + s.map.size)
         with self._by_engine():
-            if self._flight is not None and self._step is not None:
-                places = range(start, start + s.map.size)
-                self._legal(self._flight.fill(self._env[self._step], target, places))
-            self._write(target, list(range(start, start + s.map.size)), value)
+            for flight, memory in self._receivers(s, target):
+                if flight is not None and self._flight is not None and self._step is not None:
+                    step = self._env[self._step]
+                    flaw = flight.fill(self._flight.number(step), step, memory, places, s.groups > 1)
+                    self._legal(flaw)
+                self._write(memory, list(places), value)
+
+    def _receivers(self, s: TensorCopy, target: BufferMemory) -> list[tuple[Underway | None, BufferMemory]]:
+        """Return the memory that a copy fills, each with what the group that owns it has under way."""
+        return [(self._flight, target)]
 
     # -- threads
     def _threads(self, s: For) -> None:
@@ -283,9 +308,9 @@ class DeviceMachine(ValueMachine, ABC):
             raise self._error(f"{thread} arrives at a barrier and ends without a wait")
 
     # -- statements with barriers in them
-    def _steps(self, s: Stmt) -> Iterator[None]:
-        """Run a statement and stop at each barrier."""
-        if not self._has_barriers(s):
+    def _steps(self, s: Stmt) -> Iterator[bool]:
+        """Run a statement and stop where others must go on."""
+        if not self._stops(s):
             self._stmt(s)
         elif isinstance(s, Block):
             for x in s.stmts:
@@ -310,22 +335,30 @@ class DeviceMachine(ValueMachine, ABC):
             yield from self._steps(s.body)
             del self._env[s.var]
         elif isinstance(s, Alloc):
-            memory = self._memories[s.buffer] = BufferMemory.fresh(s.buffer)
+            memory = self._memories[s.buffer] = self._allocated(s.buffer)
             self._shared[memory] = len(self._races)
             yield from self._steps(s.body)
             del self._memories[s.buffer], self._shared[memory]
-        elif isinstance(s, Barrier):
-            yield from self._meet(s)
         else:
-            raise self._error(f"a barrier stands within `{head_text(s)}`, which does not synchronise threads")
+            yield from self._stop(s)
 
-    def _has_barriers(self, s: Stmt) -> bool:
+    def _allocated(self, buffer: Buffer) -> BufferMemory:
+        return BufferMemory.fresh(buffer)
+
+    def _stops(self, s: Stmt) -> bool:
+        """Return whether `_steps` stops within a statement of a thread: at a barrier."""
         known = self._synchronises.get(s)
         if known is None:
             known = self._synchronises[s] = any(isinstance(x, Barrier) for x in statements_of(s))
         return known
 
-    def _meet(self, s: Barrier) -> Iterator[None]:
+    def _stop(self, s: Stmt) -> Iterator[bool]:
+        """Run a statement that itself stops."""
+        if not isinstance(s, Barrier):
+            raise self._error(f"a barrier stands within `{head_text(s)}`, which does not synchronise threads")
+        yield from self._meet(s)
+
+    def _meet(self, s: Barrier) -> Iterator[bool]:
         thread = self._nests[-1].now
         assert thread is not None
         if s.part != "wait":
@@ -341,7 +374,7 @@ class DeviceMachine(ValueMachine, ABC):
             raise self._error(f"{thread} waits at a barrier at which it has not arrived")
         if s.part != "arrive":
             thread.waits_at = s
-            yield
+            yield True
 
     def _lonely(self, s: Barrier) -> None:
         raise self._error(f"`{s}` stands outside of a nest of loops over threads")

@@ -42,6 +42,18 @@ class Underway:
         self.started = self.released = 0
         """Numbers of steps of all loops whose copies have started, and that were released."""
         self._first = self._before = 0
+        self.cluster: Sequence[Underway] = (self,)
+        """What the groups of the cluster have under way, in their order; they run the same steps."""
+        self.met = 0
+        self.waits_for = ""
+        self.has_ended = False
+        self._returned: dict[Underway, int] = {}
+        self._is_open = self._is_reached = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the group is in no cluster."""
+        return len(self.cluster) == 1
 
     # -- accesses of threads
     def touch(self, memory: BufferMemory, places: Iterable[int], write: bool) -> str | None:
@@ -107,12 +119,33 @@ class Underway:
         if self.released != self.started:
             return f"{self.started - self.released} steps of the loop before were not released"
         self._first, self._before = first, self.started
-        self._slots.clear()
         return None
 
-    def fill(self, step: int, memory: BufferMemory, places: range) -> str | None:
-        """Start a copy of a step."""
-        self._slots.setdefault(step, []).extend((memory, x) for x in places)
+    def number(self, step: int) -> int:
+        """Return the number of a step of the present loop among the steps of all loops."""
+        return self._before + step - self._first
+
+    def has_room(self, slots: int, is_shared: bool) -> bool:
+        """Return whether one of the ``slots`` is free for the next copies: in this group, and in all groups of the
+        cluster if copies are multicasts.
+        """
+        returned = (self._returned.get(x, 0) for x in self.cluster if x is not self and is_shared)
+        return self.started - min((self.released, *returned)) < slots
+
+    def has_arrived(self, step: int, is_shared: bool) -> bool:
+        """Return whether the other groups of the cluster have started their copies of a step, if they are multicasts.
+        """
+        return not is_shared or all(x.started > self.number(step) for x in self.cluster)
+
+    def fill(self, number: int, step: int, memory: BufferMemory, places: range, is_multicast: bool) -> str | None:
+        """Start a copy to this group of the ``number``-th step of all loops."""
+        if is_multicast:
+            self._is_reached = True
+            if not self._is_open:
+                return f"step {step} is brought to a group that has met no others since its fence of barriers"
+            if self.has_ended:
+                return f"step {step} is brought to a group that has ended"
+        self._slots.setdefault(number, []).extend((memory, x) for x in places)
         for place in places:
             if (memory, place) in self._reading:
                 return f"a copy of step {step} fills element {place}, which a product reads"
@@ -122,27 +155,46 @@ class Underway:
 
     def receive(self, step: int) -> None:
         """Let the copies of a step arrive."""
-        for key in self._slots[step]:
+        for key in self._slots[self.number(step)]:
             self._absent.pop(key, None)
 
-    def release(self, step: int) -> str | None:
-        """Free the slots of a step; steps are released in order."""
+    def release(self, step: int, to_cluster: bool) -> str | None:
+        """Free the slots of a step, for the copies of all groups if ``to_cluster``; steps are released in order."""
         if step < self._first:
             return None
         following = self._first + self.released - self._before
         if step != following:
             return f"step {step} is released; the next one to release is {following}"
-        for key in self._slots[step]:
+        for key in self._slots.pop(self.number(step)):
             if key in self._absent:
                 return f"step {step} is released before it is received"
             if key in self._reading:
                 return f"step {step} is released while a product reads element {key[1]} of {key[0].name}"
             self._absent[key] = f"after step {step} was released"
         self.released += 1
+        for other in self.cluster if to_cluster else ():
+            other._returned[self] = other._returned.get(self, 0) + 1
+            other._is_reached = True
         return None
+
+    # -- clusters
+    def arrive(self) -> None:
+        """Arrive where the groups of the cluster meet."""
+        self.met += 1
+        self.waits_for = f"the others at meeting {self.met}"
+        if self.has_met():
+            for x in self.cluster:
+                x._is_open, x._is_reached = bool(x._fences["barriers"]), False
+
+    def has_met(self) -> bool:
+        """Return whether all groups have arrived where this one has."""
+        return all(x.met >= self.met for x in self.cluster)
 
     def end(self) -> str | None:
         """End the group."""
+        self.has_ended = True
+        if self._is_reached:
+            return "the group ends, and has not met the others since their last multicasts and releases"
         return "the group ends before it waits for its products" if self._open or self._summing else None
 
 

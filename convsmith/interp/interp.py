@@ -33,14 +33,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from convsmith.interp.device import DeviceMachine
+from convsmith.interp.clusters import ClusterMachine
 from convsmith.interp.flight import Underway
 from convsmith.interp.memory import BufferMemory, InterpError, Races
 from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.stmt import (
-    PIPELINED,
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
@@ -55,6 +54,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Receive,
@@ -113,7 +113,7 @@ class _Unit(NamedTuple):
     memories: dict[Buffer, BufferMemory]
 
 
-class _Machine(DeviceMachine):
+class _Machine(ClusterMachine):
     def __init__(
         self, kernel: Kernel, memories: dict[Buffer, BufferMemory], instructions: Mapping[str, Kernel],
         env: dict[Var, int], scale: int = 1, random: Random | None = None,
@@ -123,6 +123,10 @@ class _Machine(DeviceMachine):
         self._scale = scale
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
+        self._loops: dict[str, Callable[[For], None]] = {
+            "grid": self._groups, "cluster": self._clusters, "pipelined": self._pipelined,
+            "signalled": self._signalled, **dict.fromkeys(THREAD_LOOPS, self._threads),
+        }  # fmt: skip
         self._statements: dict[type, Callable[[Any], None]] = {
             Block: self._block,
             For: self._for,
@@ -142,6 +146,7 @@ class _Machine(DeviceMachine):
             Fence: self._fence,
             Receive: self._receive,
             Release: self._release,
+            Meet: self._lonely,
             Prefetch: self._prefetch,
         }
 
@@ -160,11 +165,8 @@ class _Machine(DeviceMachine):
             self._stmt(x)
 
     def _for(self, s: For) -> None:
-        if s.kind != "serial" and (s.kind == "grid" or s.kind in THREAD_LOOPS):
-            (self._groups if s.kind == "grid" else self._threads)(s)
-            return
-        if s.kind in PIPELINED:
-            (self._pipelined if s.kind == "pipelined" else self._signalled)(s)
+        if s.kind != "serial" and (run := self._loops.get(s.kind)) is not None:
+            run(s)
             return
         lo, hi = self._index(s.lo), self._index(s.hi)
         if s.kind == "scalable" and self._scale > 1:

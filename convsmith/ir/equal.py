@@ -30,6 +30,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Receive,
@@ -280,12 +281,14 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
             at.at("if").same(a.cond, b.cond)
     elif isinstance(a, TensorCopy) and isinstance(b, TensorCopy):
         at = scope.at(f"copy to {a.dst.buffer}")
-        at.require((a.map, len(a.at), len(a.offsets)) == (b.map, len(b.at), len(b.offsets)), a, b)
+        forms = [(x.map, len(x.at), len(x.offsets), x.groups) for x in (a, b)]
+        at.require(forms[0] == forms[1], a, b)
         for left, right in zip((a.dst, a.src, *a.at, *a.offsets), (b.dst, b.src, *b.at, *b.offsets)):
             at.same(left, right)
     elif isinstance(a, Wait) and isinstance(b, Wait):
         scope.require((a.pending, a.of) == (b.pending, b.of), a, b)
     elif isinstance(a, Release) and isinstance(b, Release):
+        scope.require(a.to_cluster == b.to_cluster, a, b)
         scope.at("release").same(a.step, b.step)
     elif isinstance(a, Prefetch) and isinstance(b, Prefetch):
         at = scope.at(f"prefetch of {a.buffer}")
@@ -295,4 +298,4 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
     elif isinstance(a, (Commit, Fence)) and isinstance(b, (Commit, Fence)):
         scope.require((type(a), a.of) == (type(b), b.of), a, b)
     else:
-        scope.require(isinstance(a, Receive) and isinstance(b, Receive), a, b)
+        scope.require(type(a) is type(b) and isinstance(a, (Receive, Meet)), a, b)

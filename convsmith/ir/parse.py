@@ -37,6 +37,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     NumberedRows,
     PointerLoad,
     Prefetch,
@@ -103,6 +104,7 @@ class _Parser(ValueParser):
             return compound[word]()
         effect = {"barrier": self._barrier, "async": self._async, "commit": lambda: Commit(self._of()),
                   "wait": self._wait, "atomic": self._atomic, "tensor": self._tensor, "receive": Receive,
+                  "meet": Meet,
                   "fence": lambda: Fence(self._next().text), "release": self._release,
                   "prefetch": self._prefetch}  # fmt: skip
         if word == "pass":
@@ -167,7 +169,11 @@ class _Parser(ValueParser):
         lower, upper, steps = (tuple(corners[n * inner : (n + 1) * inner]) for n in range(3))
         sizes, strides = zip(*dims)
         made = TensorMap(sizes, strides, box, pixels, lower, upper, steps)
-        return TensorCopy(dst, src, made, indices("at"), indices("offset") if pixels else ())
+        at, offsets = indices("at"), indices("offset") if pixels else ()
+        groups = self._int() if self._take("to") else 1
+        if groups > 1:
+            self._expect("groups")
+        return TensorCopy(dst, src, made, at, offsets, groups)
 
     def _wait(self) -> Stmt:
         return Wait(self._int("the number of groups that may be pending"), self._of())
@@ -177,7 +183,11 @@ class _Parser(ValueParser):
 
     def _release(self) -> Stmt:
         self._expect("step")
-        return Release(self.index())
+        step = self.index()
+        to_cluster = bool(self._take("to"))
+        if to_cluster:
+            self._expect("cluster")
+        return Release(step, to_cluster)
 
     def _prefetch(self) -> Stmt:
         target = self.access()

@@ -315,7 +315,7 @@ class Rewriter:
         dst, src, at, offsets = self.expr(s.dst), self.expr(s.src), self.index(s.at), self.index(s.offsets)
         if dst is s.dst and src is s.src and at == s.at and offsets == s.offsets:
             return s
-        return TensorCopy(dst, src, s.map, at, offsets)
+        return TensorCopy(dst, src, s.map, at, offsets, s.groups)
 
     def _AtomicAdd(self, s: AtomicAdd) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
@@ -327,9 +327,9 @@ class Rewriter:
 
     def _Release(self, s: Release) -> Stmt:
         (step,) = self.index((s.step,))
-        return s if step is s.step else Release(step)
+        return s if step is s.step else Release(step, s.to_cluster)
 
-    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _leaf
+    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _Meet = _leaf
 
 
 class Substitute(Rewriter):

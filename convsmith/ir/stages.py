@@ -34,6 +34,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Receive,
@@ -93,13 +94,15 @@ class Stage:
         return self.name
 
 
-_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Prefetch}
+_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Meet, Prefetch}
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False, tables=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
-TENSORISED = Stage("tensorised", _ALL, _VECTOR, _LOOPS | {"scalable", "signalled"}, lanes=True, pointers=True)
+TENSORISED = Stage(
+    "tensorised", _ALL, _VECTOR, _LOOPS | {"scalable", "signalled", "cluster"}, lanes=True, pointers=True
+)
 UNROLLED = Stage(
     "unrolled", _ALL, _VECTOR, TENSORISED.loops - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
 )

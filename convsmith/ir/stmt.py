@@ -23,7 +23,9 @@ from convsmith.ir.value import Lanes, Load, Value
 
 THREAD_LOOPS = ("group", "warp", "lane")
 """Kinds of the loops whose iterations are the threads of a group, from the outermost to the innermost."""
-LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "signalled", "grid", *THREAD_LOOPS)
+GROUP_LOOPS = ("grid", "cluster")
+"""Loops whose iterations are groups of threads."""
+LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "signalled", *GROUP_LOOPS, *THREAD_LOOPS)
 PIPELINED = ("pipelined", "signalled")
 """Kinds of loops whose copies through tensor maps run ahead."""
 BARRIER_PARTS = ("whole", "arrive", "wait")
@@ -86,8 +88,9 @@ class For(Stmt):
     by statement: an iteration has one unit of each vector, and the last vectors are cut short where iterations end.
 
     Iterations of a ``grid`` loop are groups of threads: they run in any order and touch each other's elements by
-    :class:`AtomicAdd` only.  Iterations of ``group``, ``warp`` and ``lane`` loops are threads, which run at once; the
-    ``lane`` loops of a ``warp`` hold the threads that execute an instruction together.
+    :class:`AtomicAdd` only.  The iterations of a ``cluster`` loop, the innermost loop over groups, run at once: a copy
+    of one of these groups may be a multicast to all of them.  Iterations of ``group``, ``warp`` and ``lane`` loops are
+    threads, which run at once; the ``lane`` loops of a ``warp`` hold the threads that execute an instruction together.
 
     The body of a ``pipelined`` loop begins with :class:`TensorCopy` statements.  A group executes them for later
     iterations while threads run the other statements of earlier ones, as many ahead as their buffers have room for.
@@ -251,9 +254,21 @@ class Receive(Stmt):
 class Release(Stmt):
     """Lets the copy engine fill the slots of iteration ``step`` of a signalled loop again; before its first iteration
     it does nothing.
+
+    The group itself may fill them, and with ``to_cluster`` all groups of its cluster.
     """
 
     step: Index
+    to_cluster: bool = False
+
+
+@_statement
+class Meet(Stmt):
+    """Stops all threads of a group until all groups of its cluster have reached the statement.
+
+    A multicast fills slots of groups that have met after their fence of barriers, and no group ends before the others
+    have met it after their last multicast and their last release to the cluster.
+    """
 
 
 @_statement
@@ -261,7 +276,9 @@ class TensorCopy(Stmt):
     """Copies the part of a tensor that ``map`` brings to shared memory; a group executes it once.
 
     The tensor begins at the element ``src``, the copy at ``dst``.  The part lies ``at`` coordinates of the tensor,
-    innermost first; ``offsets`` move the pixels of an im2col map along the dims between channels and images.
+    innermost first; ``offsets`` move the pixels of an im2col map along the dims between channels and images.  A
+    multicast brings it to the same place in each of so many ``groups``, those of the cluster, each of which brings
+    another part of a step's elements.
     """
 
     dst: Load
@@ -269,6 +286,7 @@ class TensorCopy(Stmt):
     map: TensorMap
     at: tuple[Index, ...]
     offsets: tuple[Index, ...] = ()
+    groups: int = 1
 
 
 @_statement
@@ -292,7 +310,7 @@ class Prefetch(Stmt):
     index: tuple[Index, ...]
 
 
-SIGNALS = (Fence, Receive, Release)
+SIGNALS = (Fence, Receive, Release, Meet)
 """Statements of all threads of a group that order asynchronous operations."""
 FENCES = (Barrier, AsyncCopy, Commit, Wait, *SIGNALS)
 """Statements that order the memory accesses of threads: no access moves across a fence."""

@@ -41,6 +41,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Receive,
@@ -290,7 +291,9 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
     elif isinstance(s, Receive):
         out.append(f"{pad}receive")
     elif isinstance(s, Release):
-        out.append(f"{pad}release step {s.step}")
+        out.append(f"{pad}release step {s.step}" + (" to cluster" if s.to_cluster else ""))
+    elif isinstance(s, Meet):
+        out.append(f"{pad}meet")
     elif isinstance(s, Prefetch):
         out.append(f"{pad}prefetch {access_text(s.buffer, s.index, None)}")
     else:
@@ -307,7 +310,8 @@ def _map_text(s: TensorCopy) -> str:
     parts["at"] = list(map(str, s.at))
     if m.pixels:
         parts["offset"] = list(map(str, s.offsets))
-    return " ".join(f"{word}({', '.join(items)})" for word, items in parts.items())
+    text = " ".join(f"{word}({', '.join(items)})" for word, items in parts.items())
+    return f"{text} to {s.groups} groups" if s.groups > 1 else text
 
 
 def head_text(s: Stmt) -> str:

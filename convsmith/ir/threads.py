@@ -15,6 +15,7 @@ from convsmith.ir.stmt import (
     BARRIER_PARTS,
     EFFECTS,
     FENCED,
+    GROUP_LOOPS,
     SIGNALS,
     THREAD_LOOPS,
     AsyncCopy,
@@ -86,7 +87,7 @@ def pipeline_parts(loop: For) -> PipelineParts | None:
 def slots_of(copies: Sequence[TensorCopy]) -> int:
     """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot."""
     buffer = copies[0].dst.buffer
-    return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
+    return buffer.size // sum(s.map.size * s.groups for s in copies if s.dst.buffer is buffer)
 
 
 class ThreadScope:
@@ -103,9 +104,9 @@ class ThreadScope:
         """Check a loop over groups or threads, given the kinds of the loops around it."""
         if in_function or s.carried:
             self._fail(f"a {s.kind} loop carries no pointers, and stands in no function")
-        if s.kind == "grid":
+        if s.kind in GROUP_LOOPS:
             if any(kind != "grid" for kind in around):
-                self._fail("a grid loop stands inside of grid loops only")
+                self._fail(f"a {s.kind} loop stands inside of grid loops only")
             return
         if "parallel" in around or "scalable" in around:
             self._fail(f"a {s.kind} loop stands in a parallel or scalable loop")

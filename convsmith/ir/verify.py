@@ -23,6 +23,7 @@ from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import (
+    GROUP_LOOPS,
     LOOP_KINDS,
     PIPELINED,
     SIGNALS,
@@ -40,6 +41,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Release,
@@ -204,6 +206,8 @@ class _Verifier:
         elif isinstance(s, (Barrier, Commit, Wait, *SIGNALS)):
             if isinstance(s, Release):
                 self._plain(s.step, "a step")
+            if (isinstance(s, Meet) or (isinstance(s, Release) and s.to_cluster)) and "cluster" not in self._loops:
+                self._fail(f"`{s}` stands outside of a cluster loop, whose groups it is for")
             self._threads.effect(s)
         elif isinstance(s, Prefetch):
             self._access(s.buffer, s.index, None)
@@ -228,9 +232,9 @@ class _Verifier:
             self._fail("a scalable loop carries no pointers, and stands in no other")
         if s.kind in PIPELINED:
             self._pipelined(s)
-        if s.kind == "grid" or s.kind in THREAD_LOOPS:
+        if s.kind in GROUP_LOOPS or s.kind in THREAD_LOOPS:
             self._threads.loop(s, self._loops, self._formals is not None)
-            if s.kind == "grid" and any(b.scope == "shared" for b in self._buffers):
+            if s.kind in GROUP_LOOPS and any(b.scope == "shared" for b in self._buffers):
                 self._fail("a loop over groups stands within an allocation of shared memory")
         self._plain(s.lo, "a bound")
         self._plain(s.hi, "a bound")
@@ -247,7 +251,7 @@ class _Verifier:
 
     def _pipelined(self, s: For) -> None:
         """Require copies through tensor maps, and then statements without any."""
-        if s.carried or self._formals is not None or not {"grid", "serial"} >= set(self._loops):
+        if s.carried or self._formals is not None or not {*GROUP_LOOPS, "serial"} >= set(self._loops):
             self._fail(f"a {s.kind} loop carries no pointers, and stands in loops over groups and serial loops only")
         if pipeline_parts(s) is None:
             self._fail(f"the body of a {s.kind} loop begins with all of its copies through tensor maps")
@@ -291,6 +295,8 @@ class _Verifier:
             self._fail(f"{s}: a copy through a tensor map is from global to shared memory")
         if s.dst.buffer.dtype != s.src.buffer.dtype:
             self._fail(f"{s}: copies {s.src.buffer.dtype} to {s.dst.buffer.dtype}")
+        if s.groups > 1 and not {"cluster", "signalled"} <= set(self._loops):
+            self._fail(f"{s}: a multicast stands in a signalled loop of a group of a cluster")
         m, inner = s.map, max(len(s.map.dims) - 2, 0) if s.map.pixels else 0
         if len(s.at) != len(m.dims) or {len(s.offsets), len(m.lower), len(m.upper), len(m.steps)} != {inner}:
             self._fail(f"{s}: {len(s.at)} coordinates and {len(s.offsets)} offsets for {len(m.dims)} dims")
@@ -350,7 +356,7 @@ class _Verifier:
         if depth is None:
             self._fail(f"buffer {b} is not in scope")
         if b.in_registers:
-            for kind in ("parallel", "grid"):
+            for kind in ("parallel", *GROUP_LOOPS):
                 if kind in self._loops[depth:]:
                     self._fail(f"register {b} is allocated outside of the {kind} loop that uses it")
         if len(index) != len(b.shape):

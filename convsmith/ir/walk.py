@@ -34,6 +34,7 @@ from convsmith.ir.stmt import (
     If,
     Invoke,
     Let,
+    Meet,
     PointerLoad,
     Prefetch,
     Receive,
@@ -107,14 +108,18 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Wait: _no_children,
     Fence: _no_children,
     Receive: _no_children,
+    Meet: _no_children,
     Release: lambda n: (n.step,),
     Prefetch: lambda n: n.index,
 }
 
 
 WITHOUT_STATEMENTS = frozenset(
-    {Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release, Prefetch}
-)
+    {
+        Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release, Meet,
+        Prefetch,
+    }
+)  # fmt: skip
 """Classes of statements that contain no statement."""
 _STATEMENTS = frozenset({Block, For, If, Let, Alloc, PointerLoad}) | WITHOUT_STATEMENTS
 _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Lookup, Repeat, Sum, Sums, Const})

@@ -136,3 +136,7 @@ class CopyEngine:
     """Cycles in which the engine brings a row of any legal bytes to a unit."""
     result: float
     """Cycles in which a unit stores an element of a result."""
+    clusters: tuple[int, ...] = ()
+    """Legal numbers of groups of a cluster, to all of which a copy may bring its elements."""
+    together: int = 8
+    """Rows whose pieces a swizzle permutes alike: a part of a copy has a multiple of them."""

@@ -66,6 +66,9 @@ def _steps_before(count: Index, around: Sequence[For | Let], rounds: Var) -> Ind
     every second round, in the reverse order.
     """
     loops = [x for x in around if isinstance(x, For) and (x.kind == "grid" or x.var is rounds)]
+    used = variables_of(count) | variables_of(loops[-1].hi) if loops else frozenset()
+    if len(loops) > 2:  # groups of a cluster run the same steps
+        loops = [x for x in loops[:-1] if x.var in used] + loops[-1:]
     if len(loops) != 2 or not loops[0].hi.is_const or variables_of(count) - {x.var for x in loops}:
         raise ConfigError(
             "pipeline", f"pipeline_copies: {count} steps in a round of {rounds}; legal are steps that depend on it and "

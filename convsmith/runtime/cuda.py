@@ -16,6 +16,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.runtime.arrays import Array, address_of
+from convsmith.runtime.cuda_launch import Start, starting
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
 from convsmith.runtime.tensor_maps import TensorMaps
 
@@ -290,12 +291,8 @@ class CudaFunction(DeviceFunction):
             maps = self.maps.at(gpu, [values[n] for n in self.mapped])
             words_at = [ctypes.addressof(values) + 8 * n for n in range(len(values))]
             places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *map(address_of, maps))
-            gpu.check(
-                driver.cuLaunchKernel(
-                    function, *launch.grid, *launch.group, launch.shared, stream, ctypes.addressof(places), 0
-                ),
-                f"entry {name}",
-            )
+            start = starting(driver, function, launch)
+            gpu.check(start(stream, ctypes.addressof(places)), f"entry {name}")
             if copied or not is_queued:
                 gpu.check(driver.cuStreamSynchronize(stream), f"entry {name}")
             for n, nbytes in copied:
@@ -326,7 +323,7 @@ class _Launch:
     changed since the last launch. Only one thread at a time may call it.
     """
 
-    __slots__ = ("_arguments", "_block", "_function", "_keep", "_maps", "_places", "_seen", "_words")
+    __slots__ = ("_block", "_function", "_keep", "_maps", "_places", "_seen", "_start", "_words")
 
     def __init__(self, function: CudaFunction, block: int, keep: object) -> None:
         self._function, self._block, self._keep = function, block, keep
@@ -335,7 +332,7 @@ class _Launch:
         self._places = (ctypes.c_void_p * (count + len(function.mapped)))(*[block + 8 * n for n in range(count)])
         self._maps: Sequence[Array] = ()
         self._seen: list[int] | None = None
-        self._arguments: tuple[Any, ...] = ()
+        self._start: Start | None = None
 
     def __call__(self) -> None:
         function, (stream, _, is_resident) = self._function, _stream.state
@@ -351,7 +348,8 @@ class _Launch:
         words = self._words[:]
         if words != self._seen:
             self._examine(gpu, words)
-        answer = gpu.driver.cuLaunchKernel(*self._arguments, stream, ctypes.addressof(self._places), 0)
+        assert self._start is not None
+        answer = self._start(stream, ctypes.addressof(self._places))
         if answer[0]:
             gpu.check(answer, f"entry {self._function.entry.symbol}")
 
@@ -363,10 +361,9 @@ class _Launch:
         self._maps = function.maps.at(gpu, [words[n] for n in function.mapped])  # alive until the next examination
         for n, row in enumerate(self._maps, len(words)):
             self._places[n] = address_of(row)
-        if not self._arguments:
-            launch = function.entry.launch
+        if self._start is None:
             with function.launching:
-                self._arguments = (function.loaded(), *launch.grid, *launch.group, launch.shared)
+                self._start = starting(gpu.driver, function.loaded(), function.entry.launch)
         self._seen = words
 
 

@@ -29,7 +29,8 @@ MAX_STATEMENTS = 128
 THEN = " / "
 """Text between the configs of two statements."""
 Level = Literal[
-    "register", "k_step", "cache", "first_last_tile", "split", "diagonal", "group", "l2", "vectors", "winograd", "block"
+    "register", "k_step", "cache", "first_last_tile", "split", "diagonal", "group", "l2", "cluster", "vectors",
+    "winograd", "block",
 ]  # fmt: skip
 """The levels of tiles."""
 Scope = Literal["pack", "unfold", "stream", "fetch", "resident", "shared", "preload"]

@@ -229,6 +229,14 @@ def _check_group(config: Config, value: Sizes) -> None:
             )  # fmt: skip
 
 
+def _check_cluster(config: Config, value: Sizes) -> None:
+    if len(value) != 1 or value[0][1] < 2 or config.realise != "hardware":
+        raise ConfigError(
+            "cluster", f"--cluster={sizes_text(value)}: expected one loop over groups and at least 2 groups, whose "
+            "operands a copy engine brings, --realise=hardware",
+        )  # fmt: skip
+
+
 def _check_l2(config: Config, value: Sizes) -> None:
     for name, size in value:
         if size < 1 or size % config.group_size(name):
@@ -384,6 +392,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("l2", example="mb_oh_ow:2048", doc="""loop over groups -> iterations of a block, whose tiles groups compute
         before those of the next block, so that they find operands in the last cache""", machines="groups",
         check=_check_l2),
+    _level("cluster", example="oc:2", doc="""loop over groups -> groups of a cluster, whose tiles along the loop follow
+        each other; the operand that the loop does not move is brought once for all of them, a part by each, under
+        `--realise=hardware`""", machines="groups", check=_check_cluster),
     _scope("shared", example="src,wei", doc="""operands that a group of threads copies to its shared memory, a group
         tile at a time""", machines="groups"),
     _row("pad", _SIZES, "wei:1", """operand -> elements that each row of its copy in shared memory is longer, so that

@@ -10,29 +10,27 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops
 from convsmith.schedule.schedule import Schedule
 
-GRID_DIMS = 3
-"""Maximum number of loops over thread groups."""
-
 
 def launched_sizes(grid: Sequence[int], most: Sequence[int]) -> tuple[int, ...]:
     """Return the numbers of groups along the dims of a launch, outermost first, of loops that run as often as ``grid``
-    says: loops become one innermost dim if they are more than `GRID_DIMS`, or if one has more groups than a dim may
-    have by ``most``, innermost first.
+    says: loops become one innermost dim if they are more than the dims of ``most``, or if one has more groups than its
+    dim may have by ``most``, innermost first.
 
     >>> launched_sizes((32, 70000, 4), ((1 << 31) - 1, 65535, 65535))
     (32, 280000)
     """
-    kept = min(len(grid), GRID_DIMS) - 1
+    kept = min(len(grid), len(most)) - 1
     while kept > 0 and any(n > limit for n, limit in zip(reversed(grid[:kept]), most[1:])):
         kept -= 1
     return (*grid[:kept], prod(grid[kept:])) if grid else ()
 
 
-def fuse_grid(s: Schedule, loops: Sequence[Loop], most: Sequence[int]) -> None:
-    """Fuse the innermost ``loops`` over groups that are one dim of a launch."""
+def fuse_grid(s: Schedule, loops: Sequence[Loop], most: Sequence[int]) -> list[Loop]:
+    """Fuse the innermost ``loops`` over groups that are one dim of a launch, and return the loops of its dims."""
     dims = len(launched_sizes([x.extent for x in loops], most))
     if dims < len(loops):
-        s.fuse(loops[dims - 1 :], "x")
+        return [*loops[: dims - 1], s.fuse(loops[dims - 1 :], "x")]
+    return [*loops]
 
 
 def l2_flaw(loops: Loops, config: Config) -> ConfigError | None:

@@ -7,7 +7,7 @@ multiply, ``register`` rows and columns each, with an instruction whose factors 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import lcm, prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -19,6 +19,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.end_sums import end_sums
 from convsmith.passes.simplify import simplify
+from convsmith.schedule.clusters import cluster_flaw, parts_flaw
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
@@ -66,9 +67,11 @@ def is_mn_major(row: Instruction, number: int) -> bool:
     return all(step != 1 for v, step in row.steps(number).items() if not row.steps(0).get(v))
 
 
-def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> ConfigError | None:
-    """Return the error if ``config`` does not tile the loops of ``st``, which has its phases, into tiles of groups that
-    multiply with ``row``; otherwise None.
+def nest_flaw(
+    st: Statement, loops: Loops, config: Config, row: Instruction, machine: Machine
+) -> ConfigError | None:  # fmt: skip
+    """Return the error if ``config`` does not tile the loops of ``st``, which has its phases, into tiles of groups of
+    ``machine`` that multiply with ``row``; otherwise None.
     """
     around, inner = _rows_and_terms(loops, config)
     if len(around) != 1 or set(inner) != set(loops.of("k")) or st.residues:
@@ -90,10 +93,11 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
             )  # fmt: skip
     for n in (rows, columns):
         beside = any(len(x.terms) > 1 and Var(n) in dict(x.terms) for x in st.c.coords)
-        if beside and loops.extents[n] % config.group_size(n):
+        size = config.group_size(n) * config.size(n, "cluster")
+        if beside and loops.extents[n] % size:
             return ConfigError(
                 "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
-                f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
+                f"another group in memory; legal are tiles, of all groups of a cluster, that divide them, found {size}",
             )  # fmt: skip
     split = config.tiles_at("split")
     numbers = {Var(part_loop(n)) for n in range(len(split))}
@@ -117,6 +121,8 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
             f"of a step; legal is no --{word}=",
         )  # fmt: skip
     if (flaw := l2_flaw(loops, config)) is not None:
+        return flaw
+    if (flaw := cluster_flaw(loops, (rows, columns), config, machine)) is not None:
         return flaw
     legal = _over_groups(loops, rows, config)
     if not set(config.order) <= set(legal):
@@ -172,7 +178,12 @@ class _EngineTiles(NestBuilder):
         ):  # fmt: skip
             loop, group = self.part(self.whole(n)), self.config.group_size(n)
             splits = (group, "gb", (loop.level, level)), (size, letters, (level, "instruction"))
-            self.split(self.s.extend(loop, max(group, self.config.size(n, "l2"))), splits)
+            beside = self.config.size(n, "cluster")
+            self.split(self.s.extend(loop, lcm(group * beside, max(group, self.config.size(n, "l2")))), splits)
+            if beside > 1:
+                tiles, *own = self.parts[n]
+                clustered = self.s.tile(tiles, beside, ("", "c"), ("grid", "cluster"))
+                self.parts[n] = [*clustered, *own]
         for n in found.outer:
             self.parts[n] = [self.part(self.whole(n))]
         grid = [*self.config.order, *_over_groups(self.loops, found.rows, self.config)]
@@ -190,7 +201,8 @@ class _EngineTiles(NestBuilder):
 def group_tile(nest: Nest) -> GroupTile:
     """Return the loops of the tile of a group of warps."""
     (warps,), (fragments,), (steps, term), (row, column) = nest.threads, nest.at("warp"), nest.terms, nest.rows
-    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (row, column, term), nest.parts)
+    cluster = next(iter(nest.at("cluster")), None)
+    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (row, column, term), nest.parts, cluster)
 
 
 def _copy(found: EngineLoops, tiled: GroupTile, view: View, engine: CopyEngine) -> EngineCopy | ConfigError:
@@ -220,8 +232,8 @@ def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
 
 
 def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
-    """Return the number of groups that reside on a device at a time, if each lane needs ``registers``; 0 if the grid
-    has no more groups than that. Return the error if a unit has too few registers for one group.
+    """Return the number of groups, or of clusters, that reside on a device at a time, if each lane needs ``registers``;
+    0 if the grid has no more than that. Return the error if a unit has too few registers for one group.
     """
     assert machine.device is not None
     units = machine.device.units
@@ -234,7 +246,8 @@ def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str,
     used = sum(shared.values()) + engine_of(machine).reserved
     beside = min(most // registers, units.shared // used, units.threads // nest.size)
     residing = units.count * max(beside, 1)
-    return residing if nest.groups > residing else 0
+    clusters = prod(x.extent for x in nest.at("cluster"))
+    return residing // clusters if nest.groups > residing // clusters * clusters else 0
 
 
 def _uneven_phases(st: Statement, config: Config, nest: Nest) -> dict[Loop, int]:
@@ -245,13 +258,13 @@ def _uneven_phases(st: Statement, config: Config, nest: Nest) -> dict[Loop, int]
 
 
 def engine_loops(
-    whole: Statement, loops: Loops, config: Config, row: Instruction
+    whole: Statement, loops: Loops, config: Config, row: Instruction, machine: Machine
 ) -> EngineLoops | ConfigError:  # fmt: skip
     """Return the loops of the tile that ``config`` gives a group by their role, or the error if they cannot be
     multiplied with ``row``.
     """
     st = with_phases(whole, config)
-    if (flaw := nest_flaw(st, loops, config, row)) is not None:
+    if (flaw := nest_flaw(st, loops, config, row, machine)) is not None:
         return flaw
     (rows,), (*outer, terms) = _rows_and_terms(loops, config)
     return EngineLoops(st, row, rows, config.lane, terms, tuple(outer))
@@ -280,7 +293,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     products. No kernel is rewritten to determine it.
     """
     row, engine = hardware_row(st, config, machine), engine_of(machine)
-    found = engine_loops(st, loops, config, row)
+    found = engine_loops(st, loops, config, row, machine)
     if isinstance(found, ConfigError):
         return found
     s = Schedule(d.name for d in st.dims)
@@ -297,6 +310,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         shared[v.name] = elements * dtype(v.dtype).bytes * config.buffers
     slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
     if (flaw := limit_flaw(machine, nest, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
+        return flaw
+    if (flaw := parts_flaw(nest, copies, engine)) is not None:
         return flaw
     fragments = prod(x.extent for x in nest.at("warp"))
     residing = _residing(machine, nest, fragments * row.result.layout.registers + engine.addresses, shared)

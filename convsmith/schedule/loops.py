@@ -18,7 +18,7 @@ from convsmith.statement.parts import split_chain, split_reduction, splits_on_de
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
 
-LEVELS = ("class", "grid", "group", "warp", "thread", "cache", "register", "instruction", "lane", "copy")
+LEVELS = ("class", "grid", "cluster", "group", "warp", "thread", "cache", "register", "instruction", "lane", "copy")
 """Levels of tiles of CPUs and of devices, outermost first. A loop of a level steps through a tile of that level; a loop
 of the level ``class`` runs over residue classes or phases, and one of the level ``copy`` fills a copy."""
 

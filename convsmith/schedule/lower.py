@@ -27,6 +27,7 @@ from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.interleave import interleave
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
+from convsmith.passes.multicast import multicast
 from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
@@ -182,14 +183,14 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 
 def straight_code(
     s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
-    signals: bool = False, carries: bool = False,
+    signals: bool = False, carries: bool = False, clusters: Sequence[Loop] = (),
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
     ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
     ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
-    ``carries`` them; those of a CPU always do.
+    ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies.
     """
     if machine.device is not None:
         s.run(name_indices)
@@ -198,6 +199,9 @@ def straight_code(
         s.run(unroll)
         if signals:
             s.run(signal_steps, tuple(row for row in machine.instructions if row.is_asynchronous))
+        for loop in clusters:
+            assert machine.device.engine is not None
+            s.run(multicast, loop, machine.device.engine.together)
         return
     if outlines:
         s.run(outline)

@@ -25,7 +25,7 @@ from convsmith.statement.statement import Statement
 
 UNROLLED = 512
 """Maximum number of products of a thread in straight-line code."""
-OUTSIDE = ("class", "grid", "thread", "cache")
+OUTSIDE = ("class", "grid", "cluster", "thread", "cache")
 """Levels of loops around the tile of a group of threads, or of the registers of one thread."""
 
 

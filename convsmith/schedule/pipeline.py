@@ -162,6 +162,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
         is_shared=bool(kernel.shared) or any(k.config.threads > 1 for k in parts), through_table=kernel.through_table,
         peels=any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts),
         signals=any(k.brought is not None for k in parts), carries=any(k.config.carry for k in parts),
+        clusters=[x for k in parts for x in k.nest.at("cluster")],
     )  # fmt: skip
     for k, r in zip(parts, kernel.reads):
         stream_operands(s, k, r)

@@ -82,6 +82,9 @@ class InterpretedDriver:
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
         self.mode = 0
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+        self.CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION=4)
+        self.CUlaunchAttribute = self.CUlaunchConfig = SimpleNamespace
+        self.CUlaunchAttributeValue = lambda: SimpleNamespace(clusterDim=SimpleNamespace())
 
     @property
     def contexts(self) -> list[str]:
@@ -231,6 +234,17 @@ class InterpretedDriver:
                 end = min((w for w in words if address < w < start + array.nbytes), default=start + array.nbytes)
                 return array[address - start : end - start]
         return address
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, places: int, extra: int) -> tuple[Any, ...]:
+        grid = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        sizes = (*grid, config.blockDimX, config.blockDimY, config.blockDimZ)
+        (attribute,) = config.attrs[: config.numAttrs]
+        assert attribute.id == self.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dims = attribute.value.clusterDim
+        needed = f".reqnctapercluster {dims.x}, {dims.y}, {dims.z}\n"
+        if needed not in function[0].partition(f".entry {function[1]}(")[2].partition("{")[0]:
+            return (Status.CUDA_ERROR_INVALID_VALUE,)
+        return self.cuLaunchKernel(function, *sizes, config.sharedMemBytes, config.hStream, places, extra)
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         self._check_context()

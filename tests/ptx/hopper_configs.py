@@ -185,6 +185,27 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
         "--shared=src,diff_dst --split=mb:2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
+    "a cluster of columns": (f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1", forward() + " --cluster=oc:2"),
+    "a cluster of rows": (f"{LAST} --dt=bf16 mb2ic64ih9oc32oh9kh3ph1",
+                          forward(n=32, slots=2, row="wgmma_m64n32k16_bf16") + " --cluster=mb_oh_ow:2"),
+    "a cluster of four": (f"{LAST} --dt=s8:s8:s32 mb1ic128ih9oc72oh5kh3ph1sh2",
+                          forward(k=128, row="wgmma_m64n16k32_s8") + " --cluster=oc:4"),
+    "clusters, blocks and a tail": (f"{LAST} --dt=bf16 mb3ic64ih8oc40oh8kh1",
+                                    forward() + " --cluster=oc:2 --l2=mb_oh_ow:128 --order=oc,mb_oh_ow"),
+    "clusters of groups": ("--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g2mb1ic128ih5iw4oc64oh5ow4kh3kw1ph1pw0",
+                           forward() + " --cluster=oc:2"),
+    "clusters, channels added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic128ih5oc24oh5kh3ph1",
+                                           forward() + " --cluster=oc:2 --split=ic:2 --join=atomic"),
+    "clusters backward by data and a stride": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb2ic64ih7oc64oh4kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:32 --cluster=ic:2 "
+        "--group=mb_ih_iw:64,ic:32,oc:64 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n32k16_bf16_k_mn",
+    ),
+    "clusters backward by weights": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic128ih5oc96oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn --cluster=ic:2",
+    ),
     "channels in parts": (f"{LAST} --dt=bf16 mb1ic256ih5oc24oh5kh3ph1", forward() + " --split=ic:4"),
     "taps in parts": (f"{LAST} --dt=f16 mb1ic64ih5iw4oc24oh5ow4kh3kw3ph1pw1",
                       forward(row="wgmma_m64n16k16_f16") + " --split=kw:3"),

@@ -83,7 +83,7 @@ def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.
     assert driver.contexts == ["the caller's"], "the context that was current is so again"
 
 
-@pytest.mark.parametrize("kind", ["stride", "backward by weights"])
+@pytest.mark.parametrize("kind", ["stride", "backward by weights", "a cluster of rows"])
 def test_tensor_maps_are_made_of_the_arrays_of_a_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = InterpretedDriver((9, 0))
     opened(monkeypatch, driver)
@@ -95,6 +95,7 @@ def test_tensor_maps_are_made_of_the_arrays_of_a_call(kind: str, monkeypatch: py
     function(block.address)
     check_result(problem, memory, expected(problem, given))
     encoded = [x for x in driver.calls if x.startswith("cuTensorMapEncode")]
+    assert ("cuLaunchKernelEx" in driver.calls) == ("cluster" in kind)
     assert len(encoded) == len(function.entry.launch.maps) == 2 and "cuTensorMapEncodeIm2col" in encoded
 
 

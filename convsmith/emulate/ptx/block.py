@@ -1,4 +1,4 @@
-"""A block of threads: its warps, shared memory, barriers and pending operations, and the schedule that runs them."""
+"""A block of threads: its warps, shared memory, barriers and pending operations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from convsmith.emulate.ptx.parser import PtxError
 from convsmith.emulate.ptx.warp import LANES, Operation, Warp
 
 if TYPE_CHECKING:
+    from convsmith.emulate.ptx.cluster import BlockCluster
     from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
-
-QUANTUM = 48
-"""Maximum number of instructions that a warp runs before another warp may continue."""
-
 
 AGENTS = 64
 """Maximum number of barriers in shared memory of a block; each has its own clock for copies that complete on it."""
@@ -33,12 +30,12 @@ class NamedBarrier:
 
 
 class ThreadBlock:
-    """One block: all of its warps run interleaved, in an order that `rng` decides."""
+    """One block, the one of a `rank` in a cluster of `blocks`, whose warps number their clocks from `first` on."""
 
     def __init__(self, operations: list[Operation], number: int, grid: tuple[int, int, int],
                  threads: tuple[int, int, int], memory: GlobalMemory, parameters: Region, shared_bytes: int,
                  local_bytes: int, rng: np.random.Generator, maps: Mapping[int, PtxTensorMap] | None = None,
-                 tensors: Mapping[int, Region] | None = None) -> None:  # fmt: skip
+                 tensors: Mapping[int, Region] | None = None, rank: int = 0, blocks: int = 1) -> None:  # fmt: skip
         self.operations, self.number, self.grid, self.threads = operations, number, grid, threads
         self.position = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
         self.memory, self.parameters, self.rng = memory, parameters, rng
@@ -48,47 +45,28 @@ class ThreadBlock:
         self.maps, self.tensors = maps or {}, tensors or {}
         self.local_bytes = -(-local_bytes // 16) * 16
         self.locals = [Region("local memory", 0, self.local_bytes * LANES, shared=False) for _ in range(warps)]
+        self.rank: int = rank
+        self.first, self.clocks = rank * (warps + AGENTS), blocks * (warps + AGENTS)
+        lanes, numbers = np.arange(LANES), range(self.first, self.first + warps)
         self.warps = [
-            Warp(n, self, np.arange(LANES) + n * LANES < count, Clock(n, warps + AGENTS), np.arange(LANES) + n * LANES)
-            for n in range(warps)
+            Warp(n, self, lanes + n * LANES < count, Clock(number, self.clocks), lanes + number * LANES)
+            for n, number in enumerate(numbers)
         ]
+        self.cluster: BlockCluster
+        self.has_ended = False
         self.barriers: dict[int, NamedBarrier] = {}
         self.objects: dict[int, Any] = {}
         """Barriers in shared memory (mbarrier), by address."""
         self.underway: list[Callable[[], None]] = []
         """Asynchronous operations that the hardware completes by itself, at any time."""
-        self.clocks = warps + AGENTS
 
-    def run(self) -> None:
-        """Run the block to its end. PtxError if all warps wait for one another."""
-        with np.errstate(all="ignore"):  # inactive lanes hold arbitrary values
-            self._run()
-
-    def _run(self) -> None:
-        for region in self.memory.regions:
-            if region.accesses is not None:
-                region.accesses.start_block()
-        style = int(self.rng.integers(3))
-        while True:
-            warps = [w for w in self.warps if not w.is_done]
-            if not warps:
-                break
-            ready = [w for w in warps if w.waiting is None or w.waiting()]
-            if self.underway and (not ready or self.rng.random() < 0.05):
-                self.underway.pop(int(self.rng.integers(len(self.underway))))()
-                continue
-            if not ready:
-                reasons = "; ".join(f"warp {w.number} waits for {w.why}" for w in warps)
-                raise PtxError(f"block {self.number}: no warp can go on: {reasons}")
-            warp = ready[0] if style == 0 else ready[-1] if style == 1 else ready[int(self.rng.integers(len(ready)))]
-            if warp.waiting is not None:
-                warp.waiting = None
-                warp.place += 1
-            warp.run(1 + int(self.rng.integers(QUANTUM)))
+    def end(self) -> None:
+        """End the block, all of whose warps have ended. PtxError if its operations have not."""
         while self.underway:
             self.underway.pop()()
         if any(w.state.get(x) for w in self.warps for x in ("open stores", "stores")):
             raise PtxError(f"block {self.number} ends while a copy still reads its shared memory")
+        self.has_ended = True
 
     def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, np.ndarray, np.ndarray]]:
         """Return the regions of generic addresses, with the numbers of the accesses and their addresses in a region."""

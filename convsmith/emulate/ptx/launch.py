@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.emulate.ptx.block import ThreadBlock
+from convsmith.emulate.ptx.cluster import CLUSTERS, BlockCluster, clusters_of
 from convsmith.emulate.ptx.copies import copy_instruction
 from convsmith.emulate.ptx.flow import meeting_points
 from convsmith.emulate.ptx.matrices import MATRICES
@@ -23,7 +24,7 @@ from convsmith.emulate.ptx.warp import Execute, Operation
 from convsmith.emulate.ptx.warpgroups import wgmma_instruction
 
 Maker = Callable[[PtxInstruction, Operands], Execute]
-TABLE: dict[str, Maker] = {**MOVES, **MATRICES, "cp": copy_instruction, "mbarrier": mbarrier_instruction,
+TABLE: dict[str, Maker] = {**MOVES, **MATRICES, **CLUSTERS, "cp": copy_instruction, "mbarrier": mbarrier_instruction,
                            "wgmma": wgmma_instruction}  # fmt: skip
 """Instructions by the first word of their opcode; arithmetic is in `scalars.FUNCTIONS`."""
 
@@ -68,9 +69,13 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     extent = _extent(grid)
     tensors = {n: region for n, (region, _) in enumerate(regions) if region is not None}
     given = Region("parameters", PARAM, len(parameters), parameters, shared=False)
-    for number in rng.permutation(int(np.prod(extent))):
-        ThreadBlock(operations, int(number), extent, block, memory, given, shared_bytes, local_bytes, rng, maps,
-                    tensors).run()  # fmt: skip
+    clusters = clusters_of(extent, kernel.cluster or (1, 1, 1))
+    for place in rng.permutation(len(clusters)):
+        BlockCluster([
+            ThreadBlock(operations, number, extent, block, memory, given, shared_bytes, local_bytes, rng, maps, tensors,
+                        rank, len(clusters[place]))
+            for rank, number in enumerate(clusters[place])
+        ]).run()  # fmt: skip
     return [None if region is None else _content(region, value) for region, value in regions]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from convsmith.emulate.ptx.cluster import owner_of
 from convsmith.emulate.ptx.memory import SHARED
 from convsmith.emulate.ptx.operands import TYPES, Operands
 from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
@@ -42,8 +43,8 @@ class SharedBarrier:
 
 
 def barrier_at(warp: Warp, address: int, lane: int) -> SharedBarrier:
-    """Return the barrier at a generic address, as a lane accesses it."""
-    block = warp.block
+    """Return the barrier at a generic address, as a lane accesses it, which may be one of another block."""
+    block, address = owner_of(warp, address)
     place = int(block.shared.offsets(np.array([address]), 8)[0])
     if place not in block.objects:
         raise PtxError(f"there is no barrier at offset {place} of shared memory")

@@ -230,7 +230,7 @@ def _elect(ins: PtxInstruction, made: Operands) -> Execute:
     return elect
 
 
-def _barrier(ins: PtxInstruction, made: Operands) -> Execute:
+def block_barrier(ins: PtxInstruction, made: Operands) -> Execute:
     """Return ``bar.sync``, ``bar.arrive`` and ``barrier.cta``, and ``bar.warp.sync``."""
     reads = [made.read(x, TYPES["u32"]) for x in ins.arguments]
     if "warp" in ins.words:
@@ -269,7 +269,7 @@ def _active(ins: PtxInstruction, made: Operands) -> Execute:
 
 MOVES: dict[str, Callable[[PtxInstruction, Operands], Execute]] = {
     "ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic, "mov": _move, "cvta": _convert_address,
-    "shfl": _shuffle, "vote": _vote, "elect": _elect, "bar": _barrier, "barrier": _barrier, "activemask": _active,
+    "shfl": _shuffle, "vote": _vote, "elect": _elect, "bar": block_barrier, "activemask": _active,
     "fence": _nothing, "membar": _nothing, "prefetch": _nothing, "prefetchu": _nothing, "nanosleep": _nothing,
     "setmaxnreg": _nothing, "griddepcontrol": _nothing, "trap": _trap, "discard": _nothing, "applypriority": _nothing,
 }  # fmt: skip

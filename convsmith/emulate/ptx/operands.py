@@ -145,7 +145,7 @@ def _part(values: str, axis: int) -> Callable[[Warp], np.ndarray]:
 def _thread(axis: int) -> Callable[[Warp], np.ndarray]:
     def special(warp: Warp) -> np.ndarray:
         x, y, _ = warp.block.threads
-        numbers = warp.threads
+        numbers = warp.threads - warp.block.first * LANES
         return np.asarray((numbers % x, numbers // x % y, numbers // (x * y))[axis])
 
     return special
@@ -159,7 +159,7 @@ SPECIAL: dict[str, Callable[[Warp], np.ndarray]] = {
     **{f"%nctaid.{c}": _part("grid", n) for n, c in _AXES},
     "%laneid": lambda warp: np.arange(LANES),
     "%warpid": lambda warp: np.full(LANES, warp.number),
-    "%cluster_ctarank": lambda warp: np.zeros(LANES, np.int64),
+    "%cluster_ctarank": lambda warp: np.full(LANES, warp.block.rank),
     "%clock": lambda warp: np.full(LANES, warp.clock.now),
     "%lanemask_lt": lambda warp: (1 << np.arange(LANES)) - 1,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,6 +90,7 @@ class PtxKernel:
     name: str
     parameters: list[tuple[str, int, int]]
     threads: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] | None = None
     registers: dict[str, int] = field(default_factory=dict)
     variables: dict[str, PtxVariable] = field(default_factory=dict)
     code: list[PtxInstruction] = field(default_factory=list)
@@ -128,19 +130,20 @@ def parse_ptx(text: str) -> PtxModule:
             return PtxModule(target[1] if target else "", kernels)
         close = text.index(")", entry.end())
         opening = text.index("{", close)
-        kernel = PtxKernel(entry[1], _parameters(text[entry.end() : close]), _threads(text[close:opening]))
+        threads, cluster = _extents(text[close:opening])
+        kernel = PtxKernel(entry[1], _parameters(text[entry.end() : close]), threads, cluster)
         kernel.variables = shared
         place = _body(text, opening, kernel)
         kernel.variables = {**shared, **kernel.variables}
         kernels[kernel.name] = kernel
 
 
-def _threads(directives: str) -> tuple[int, int, int] | None:
-    found = re.search(r"\.reqntid\s+([\d, ]+)", directives)
-    if found is None:
-        return None
-    x, y, z = (*(int(n) for n in found[1].split(",")), 1, 1)[:3]
-    return x, y, z
+def _extents(directives: str) -> Iterator[tuple[int, int, int] | None]:
+    """Yield the threads of a block and the blocks of a cluster that a kernel requires along each axis."""
+    for name in ("reqntid", "reqnctapercluster"):
+        found = re.search(rf"\.{name}\s+([\d, ]+)", directives)
+        x, y, z = (*(int(n) for n in found[1].split(",")), 1, 1)[:3] if found else (0, 0, 0)
+        yield (x, y, z) if found else None
 
 
 def _parameters(text: str) -> list[tuple[str, int, int]]:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import numpy as np
 
 from convsmith.diag.record import record
+from convsmith.emulate.ptx.block import ThreadBlock
+from convsmith.emulate.ptx.cluster import in_block
 from convsmith.emulate.ptx.mbarriers import barrier_at
 from convsmith.emulate.ptx.memory import SHARED_START, Region
 from convsmith.emulate.ptx.operands import TYPES, Operands
-from convsmith.emulate.ptx.parser import Address, Group, PtxError, PtxInstruction
+from convsmith.emulate.ptx.parser import Address, Argument, Group, PtxError, PtxInstruction
 from convsmith.emulate.ptx.warp import Execute, Warp
 
 
@@ -90,9 +92,9 @@ def _map_of(warp: Warp, address: int) -> PtxTensorMap:
     return warp.block.maps[address]
 
 
-def _shared_places(warp: Warp, address: int, copied: PtxTensorMap, count: int) -> np.ndarray:
+def _shared_places(block: ThreadBlock, address: int, copied: PtxTensorMap, count: int) -> np.ndarray:
     """Return the bytes of shared memory of the elements of a copy, a row each."""
-    shared = warp.block.shared
+    shared = block.shared
     start = address - (shared.base - SHARED_START)
     if start % 128:
         raise PtxError(f"a tensor is copied to address {start} of shared memory, no multiple of 128")
@@ -104,8 +106,12 @@ def _shared_places(warp: Warp, address: int, copied: PtxTensorMap, count: int) -
     return places
 
 
-def _operands(ins: PtxInstruction, made: Operands) -> tuple[Address, Address, Address | None, Group]:
-    """Return the addresses of shared memory, of the tensor map and of the barrier, and the offsets of im2col."""
+def _operands(
+    ins: PtxInstruction, made: Operands
+) -> tuple[Address, Address, Address | None, Group, Argument | None]:  # fmt: skip
+    """Return the addresses of shared memory, of the tensor map and of the barrier, the offsets of im2col, and the mask
+    of a multicast.
+    """
     if "mbarrier:complete_tx:bytes" in ins.words:
         shared, tensor, barrier, *more = ins.arguments
     else:
@@ -113,39 +119,44 @@ def _operands(ins: PtxInstruction, made: Operands) -> tuple[Address, Address, Ad
         barrier = None
     assert isinstance(shared, Address) and isinstance(tensor, Address)
     offsets = more[0] if more and isinstance(more[0], Group) else Group(())
-    return shared, tensor, barrier if isinstance(barrier, Address) else None, offsets
+    mask = more[-1] if "multicast:cluster" in ins.words else None
+    return shared, tensor, barrier if isinstance(barrier, Address) else None, offsets, mask
 
 
 def tensor_copy(ins: PtxInstruction, made: Operands) -> Execute:
     """Return ``cp.async.bulk.tensor``: a load that completes on a barrier, or a store of a group."""
-    shared, tensor, barrier, offsets = _operands(ins, made)
+    shared, tensor, barrier, offsets, given = _operands(ins, made)
     at_shared = made.address(shared, "shared")
     at_map = made.address(Address(tensor.base, tensor.offset), "")
     at_barrier = made.address(barrier, "shared") if barrier is not None else None
     place = [made.read(x, TYPES["s32"]) for x in tensor.coordinates]
     shift = [made.read(x, TYPES["u16"]) for x in offsets.items]
+    ranks = made.read(given, TYPES["u16"]) if given is not None else None
 
     def copy(warp: Warp, mask: np.ndarray) -> None:
         for lane in np.flatnonzero(mask):
             copied = _map_of(warp, int(at_map(warp)[lane]))
             at, moved = (tuple(int(x(warp)[lane]) for x in values) for values in (place, shift))
             coordinates = copied.elements(at, moved)
-            places = _shared_places(warp, int(at_shared(warp)[lane]), copied, len(coordinates))
-            region = warp.block.tensors[copied.argument]
-            if at_barrier is not None:
-                _load(warp, int(lane), int(at_barrier(warp)[lane]), copied, coordinates, places, region)
-            else:
+            to, region = int(at_shared(warp)[lane]), warp.block.tensors[copied.argument]
+            if at_barrier is None:
+                places = _shared_places(warp.block, to, copied, len(coordinates))
                 _store(warp, int(lane), copied, coordinates, places, region)
+                continue
+            chosen = 1 << warp.block.rank if ranks is None else int(ranks(warp)[lane])
+            for block in warp.block.cluster.chosen(chosen):
+                places = _shared_places(block, to, copied, len(coordinates))
+                _load(warp, int(lane), block, int(at_barrier(warp)[lane]), copied, coordinates, places, region)
 
     return copy
 
 
-def _load(warp: Warp, lane: int, at: int, copied: PtxTensorMap, coordinates: np.ndarray, places: np.ndarray,
-          region: Region) -> None:  # fmt: skip
-    block, shared = warp.block, warp.block.shared
-    barrier = barrier_at(warp, at, lane)
+def _load(warp: Warp, lane: int, block: ThreadBlock, at: int, copied: PtxTensorMap, coordinates: np.ndarray,
+          places: np.ndarray, region: Region) -> None:  # fmt: skip
+    shared = block.shared
+    barrier = barrier_at(warp, in_block(block, warp, at), lane)
     shared.check_overwrite(places)
-    agent = len(block.warps) + barrier.number
+    agent = block.first + len(block.warps) + barrier.number
     assert shared.accesses is not None
     race = shared.accesses.write(places, np.full(len(places), warp.threads[lane]), warp.clock, block.number)
     if race:
@@ -160,6 +171,8 @@ def _load(warp: Warp, lane: int, at: int, copied: PtxTensorMap, coordinates: np.
         if not region.ready[read].all():
             raise region.fault("a tensor is copied before it is written")
         rows[inside] = region.data[read]
+        if block.has_ended:
+            raise PtxError(f"block {block.number} has ended when a copy of another block arrives")
         shared.end_pending(places, True)
         shared.data[places], shared.ready[places] = rows, 255
         assert shared.accesses is not None
@@ -167,7 +180,7 @@ def _load(warp: Warp, lane: int, at: int, copied: PtxTensorMap, coordinates: np.
         barrier.published[agent] = stamp
         barrier.transact(places.size)
 
-    block.underway.append(complete)
+    warp.block.underway.append(complete)
 
 
 def _store(warp: Warp, lane: int, copied: PtxTensorMap, coordinates: np.ndarray, places: np.ndarray,

@@ -43,7 +43,7 @@ def _tensor_copy(form: str, rank: int) -> DialectCall:
     types = ", ".join(["ptr addrspace(7)", "ptr addrspace(3)", "ptr", *["i32"] * rank, *["i16"] * offsets])
     given = ", ".join([
         "ptr addrspace(7) {0}", "ptr addrspace(3) {full}", "ptr {map}", *(f"i32 {{at{n}}}" for n in range(rank)),
-        *(f"i16 {{by{n}}}" for n in range(offsets)), "i16 0", "i64 0", "i1 0", "i1 0", "i32 0",
+        *(f"i16 {{by{n}}}" for n in range(offsets)), "i16 {mask}", "i64 0", "i1 {shared}", "i1 0", "i32 0",
     ])  # fmt: skip
     return DialectCall(
         ("addrspacecast ptr addrspace(3) {dst} to ptr addrspace(7)",),
@@ -72,6 +72,7 @@ TESTED_BARRIER = _split_barrier("test.wait.shared")
 TRIED_BARRIER = _split_barrier(f"try.wait.{_GROUP_SCOPE}")
 """Split barriers of sm_90, which suspends threads that wait."""
 _PRODUCTS = "llvm.nvvm.wgmma"
+_MAP, _ARRIVE_AT = "llvm.nvvm.mapa.shared.cluster", "llvm.nvvm.mbarrier.arrive.scope.cluster.space.cluster"
 PIPELINES = PipelineCalls(
     init=_INIT,
     initialised=_void("llvm.nvvm.fence.mbarrier_init.release.cluster"),
@@ -79,6 +80,18 @@ PIPELINES = PipelineCalls(
                    f"{_BARRIER_AT} {{at}}, i32 {{bytes}}"),
     arrive=_result("i64", f"llvm.nvvm.mbarrier.arrive.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
                    f"{_BARRIER_AT} {{at}}, i32 1"),
+    arrive_at=DialectCall(
+        (f"call ptr addrspace(7) @{_MAP}({_BARRIER_AT} {{at}}, i32 {{group}})",),
+        (f"declare ptr addrspace(7) @{_MAP}({_BARRIER_AT}, i32)", f"declare void @{_ARRIVE_AT}(ptr addrspace(7), i32)"),
+        effect=f"call void @{_ARRIVE_AT}(ptr addrspace(7) {{0}}, i32 1)",
+    ),
+    has_ended_for_all=_result("i1", "llvm.nvvm.mbarrier.try.wait.parity.scope.cluster.space.cta",
+                              f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{parity}}"),
+    meet=DialectCall(
+        (), tuple(f"declare void @llvm.nvvm.barrier.cluster.{x}()" for x in ("arrive", "wait")),
+        effect="call void @llvm.nvvm.barrier.cluster.arrive()\n  call void @llvm.nvvm.barrier.cluster.wait()",
+    ),
+    cluster=(("nvvm.cluster_dim", "{x},{y},{z}"),),
     has_ended=_result("i1", f"llvm.nvvm.mbarrier.try.wait.parity.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
                       f"{_BARRIER_AT} {{at}}, i32 {{parity}}"),
     tile=tuple((rank, _tensor_copy("tile", rank)) for rank in range(1, 6)),

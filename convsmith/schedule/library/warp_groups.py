@@ -15,7 +15,8 @@ class GroupTile(NamedTuple):
 
     Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
     reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
-    loops are ``inner``. The last loops of the grid may be over ``parts`` of the reduction, which groups add up.
+    loops are ``inner``. The last loops of the grid may be over ``parts`` of the reduction, which groups add up. The
+    groups of a loop of the grid over a ``cluster`` run at once.
     """
 
     grid: tuple[Loop, ...]
@@ -25,6 +26,7 @@ class GroupTile(NamedTuple):
     steps: Loop
     inner: tuple[Loop, Loop, Loop]
     parts: tuple[Loop, ...] = ()
+    cluster: Loop | None = None
 
 
 def warp_groups(
@@ -39,7 +41,9 @@ def warp_groups(
     """
     row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
-    s.reorder(*(x for x in tile.grid if x not in tile.parts), *sums)
+    own = () if tile.cluster is None else (tile.cluster,)
+    grid = [x for x in tile.grid if x not in own]
+    s.reorder(*own, *(x for x in grid if x not in tile.parts), *sums)
     if tile.parts:
         s.reorder(*tile.parts, *tile.stepping, tile.steps, term)
         s.add_atomically(tile.parts, sums)
@@ -51,8 +55,10 @@ def warp_groups(
     bring(tile.stepping[-1])
     step, around = s.fuse(tile.stepping, "s") if len(tile.stepping) > 1 else tile.stepping[0], None
     if residing:
-        around = s.fuse(tile.grid, "x") if len(tile.grid) > 1 else tile.grid[0]
-        s.persistent_grid(around, residing, "resident", uneven)
+        around = s.fuse(grid, "x") if len(grid) > 1 else grid[0]
+        outer = [s.persistent_grid(around, residing, "resident", uneven)]
     else:
-        fuse_grid(s, tile.grid, most)
+        outer = fuse_grid(s, grid, most[len(own) :])
+    if own:
+        s.reorder(*outer, *own)
     s.pipeline(step, slots, around)

@@ -1,0 +1,55 @@
+"""Clusters of groups of a device: whether a config's cluster is legal, and its copies have parts for all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.arith.tensor_maps import part_axis
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.machine.device_costs import CopyEngine
+from convsmith.schedule.config import Config
+from convsmith.schedule.engine_copies import EngineCopy
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.nest import Nest
+
+__all__ = ["cluster_flaw", "parts_flaw"]
+
+
+def cluster_flaw(loops: Loops, legal: Sequence[str], config: Config, machine: Machine) -> ConfigError | None:
+    """Return the error if ``--cluster=`` is along none of the ``legal`` loops, which have a tile for each of its
+    groups, or of a number of groups that the copy engine of ``machine`` does not reach; otherwise None.
+    """
+    for loop, groups in config.tiles_at("cluster"):
+        sizes = () if machine.device is None or machine.device.engine is None else machine.device.engine.clusters
+        given = f"--cluster={loop}:{groups}"
+        if groups not in sizes:
+            known = f"legal are {' and '.join(map(str, sizes))}" if sizes else "legal is none"
+            return ConfigError("cluster", f"{given}: {machine.name} has no clusters of {groups} groups; {known}")
+        if loop not in legal:
+            return ConfigError(
+                "cluster", f"{given}: the groups of a cluster share rows or columns of their products; legal are the "
+                f"loops {' and '.join(legal)}",
+            )  # fmt: skip
+        tiles = -(-loops.extents[loop] // config.group_size(loop))
+        if tiles < groups:
+            return ConfigError(
+                "cluster", f"{given}: the loop has {tiles} tiles of {config.group_size(loop)}; legal are more tiles"
+            )
+    return None
+
+
+def parts_flaw(nest: Nest, copies: Sequence[EngineCopy], engine: CopyEngine) -> ConfigError | None:
+    """Return the error if the copies of the operand that the cluster of ``nest`` shares have no equal parts for its
+    groups; otherwise None.
+    """
+    for loop in nest.at("cluster"):
+        for x in copies:
+            of = x.mapped.map
+            if loop.of in {own.of for own in x.loops} or part_axis(of, loop.extent, engine.together) is not None:
+                continue
+            return ConfigError(
+                "cluster", f"--cluster={loop.of}:{loop.extent}: {of.rows} rows of a copy of {x.mapped.name} have no "
+                f"{loop.extent} parts of a multiple of {engine.together}; legal are larger tiles",
+            )  # fmt: skip
+    return None
