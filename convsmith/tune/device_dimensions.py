@@ -78,7 +78,7 @@ def device_point(problem: Problem, st: Statement, config: Config, machine: Machi
         return DevicePoint(config, st, loops_after_fusing(st, config), machine, problem)
     read = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops = loops_after_fusing(read, config)
-    nest = engine_loops(read, loops, config, hardware_row(read, config, machine))
+    nest = engine_loops(read, loops, config, hardware_row(read, config, machine), machine)
     assert isinstance(nest, EngineLoops)
     return DevicePoint(config, st, loops, machine, problem, nest)
 

@@ -100,7 +100,7 @@ def test_legal_kernels_pass(text: str, stage: Stage) -> None:
         (TENSORISED_TEXT, FLAT, "function tile: functions come later"),
         (UNROLLED_TEXT, FLAT, "`acc[0, 0]{4} = 0.0`: acc[0, 0]{4} has lanes"),
         (UNROLLED_TEXT, FLAT, ""),
-        (TENSORISED_TEXT, UNROLLED, "`for m in 0 .. 2 #unrolled:`: a loop is cluster or grid or group or lane or parallel"),
+        (TENSORISED_TEXT, UNROLLED, "`for m in 0 .. 2 #unrolled:`: a loop is cluster or grid or group or lane or"),
         (FLAT_TEXT, UNROLLED, "register acc[0, i % 4] has coordinates that are not constant"),
         ("kernel k(d: f32[4])\n  let a = 2: d[a] = 0.0", FLAT, "a statement Let is not allowed"),
         ("kernel k(d: f32[4])\n  d[0] = sum(d[0]{4})", FLAT, "a value Sum is not allowed"),
