@@ -24,7 +24,8 @@ def test_a_short_list() -> None:
     convolutions = [x for x in listed.problems if isinstance(x, Conv)]
     assert {x.types[0] for x in convolutions} == {"f32", "bf16", "f16", "u8"}
     assert {(x.g or 1) > 1 for x in convolutions} == {True, False}
-    assert {x.dir for x in read_lines(LAYERS, {"dir": "BWD_D"}, "axb").problems if isinstance(x, Conv)} == {"BWD_D"}
+    strict = read_lines(LAYERS, {"accuracy": "strict"}, "axb")
+    assert {x.accuracy for x in strict.problems if isinstance(x, Conv)} == {"strict"}
 
 
 def test_a_report_of_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
