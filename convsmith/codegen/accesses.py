@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from convsmith.codegen.casts import literal
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
 from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
+from convsmith.codegen.parts_of_stores import parts_of_store
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.runs import has_long_runs, load_runs, store_runs
 from convsmith.codegen.sums_of_lanes import SumEmitter
-from convsmith.codegen.word_loads import is_word, load_word
+from convsmith.codegen.word_loads import fills_word, is_word, load_leading, load_word
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
@@ -72,6 +73,8 @@ class AccessEmitter(SumEmitter):
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.past_caches: frozenset[Buffer] = frozenset()
         """The buffers whose full vectors are stored non-temporally, at multiples of a vector's bytes."""
+        self.updated: frozenset[Buffer] = frozenset()
+        """The buffers whose elements are computed from their previous contents."""
         self.has_vector_lengths = False
         self.predicates: dict[int, str] = {}
         """Within a scalable loop, the predicates of vectors, or the numbers of their lanes where the machine
@@ -245,6 +248,8 @@ class AccessEmitter(SumEmitter):
                 return self._load_lanes(v, lanes)
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
+            if not self.scalable and fills_word(t, lanes):
+                return load_leading(self, t, where, n, lanes.active)
             if not self.scalable and is_word(t, lanes, self.masked_bytes):
                 return load_word(self, t, where, n, lanes.active)
             if self.scalable and self.has_vector_lengths:
@@ -364,6 +369,16 @@ class AccessEmitter(SumEmitter):
         part = self.shuffle(t, lanes.count, x, "poison", list(range(n)))
         return strided(n, 1, lanes.active), part
 
+    def _store_leading(
+        self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes, x: str, parts: Sequence[int]
+    ) -> None:
+        """Store the leading lanes of ``x`` in ``parts``, each of which has that many lanes."""
+        start = 0
+        for n in parts:
+            part = self.shuffle(buffer.dtype, lanes.count, x, "poison", range(start, start + n))
+            self.store(buffer, (index[0] + start, *index[1:]), strided(n, 1), part)
+            start += n
+
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         """Store to memory or to a register; ``x`` has as many lanes as ``lanes``."""
         if self.is_held(buffer):
@@ -377,6 +392,9 @@ class AccessEmitter(SumEmitter):
             self.lines.append(f"  store {t.llvm} {x}, {self.place(buffer, index)}, align {t.bytes}")
             return
         if lanes.stride == 1 and not self.scalable:
+            if parts := parts_of_store(lanes, buffer in self.updated):
+                self._store_leading(buffer, index, lanes, x, parts)
+                return
             lanes, x = self._narrow(t, lanes, x)
         n, ty = lanes.count, self.type(t, lanes.count)
         if lanes.stride == 1:

@@ -15,6 +15,7 @@ from convsmith.codegen.accesses import SECOND_LEVEL, Slot
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
+from convsmith.codegen.parts_of_stores import updated_results
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
 from convsmith.diag.errors import InternalError
@@ -68,6 +69,7 @@ class FunctionEmitter(ValueEmitter):
         self.word_lookup = facts.word_lookup
         self.zero_lookup = facts.zero_lookup
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
+        self.updated = frozenset(updated_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
         self.is_split = True

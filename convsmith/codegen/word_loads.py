@@ -1,5 +1,5 @@
-"""Loads of the leading lanes of a vector as one word, as LLVM text: on machines without masked loads of their type, and
-where a single lane is active.
+"""Loads of the leading lanes of a vector as one word, as LLVM text: where the active lanes are a word, where a single
+lane is active, and on machines without masked loads of their type.
 
 LLVM loads such lanes one by one and inserts each into the vector. If the lanes are then repeated, as factors of a dot
 product are, it inserts each repetition too.
@@ -11,7 +11,7 @@ from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes
 
-__all__ = ["is_word", "load_word"]
+__all__ = ["fills_word", "is_word", "load_leading", "load_word"]
 
 WORDS = (16, 32, 64)
 """Bits of the words that a register holds."""
@@ -47,3 +47,16 @@ def load_word(emit: ShuffleEmitter, t: DType, where: str, lanes: int, active: in
             part = emit.put(f"or {word} {total}, {part}")
         total, start = part, start + size
     return emit.put(f"bitcast {word} {total} to {emit.type(t, lanes)}")
+
+
+def fills_word(t: DType, lanes: Lanes) -> bool:
+    """Return whether the active lanes are the leading ones of a vector and together a word of 32 or 64 bits."""
+    return not lanes.first and lanes.active < lanes.count and lanes.active * t.bits in WORDS[1:]
+
+
+def load_leading(emit: ShuffleEmitter, t: DType, where: str, lanes: int, active: int) -> str:
+    """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where`` without a mask; the
+    remaining elements are zero.
+    """
+    loaded = emit.put(f"load {emit.type(t, active)}, ptr {where}, align {t.bytes}")
+    return emit.shuffle(t, active, loaded, "zeroinitializer", [*range(active), *[active] * (lanes - active)])
