@@ -21,7 +21,7 @@ from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.norm import GroupNorm, RowNorm
 from convsmith.network.operators.on_bytes import CODES, OnBytes
 from convsmith.network.operators.pad import MODES, Pad
-from convsmith.network.operators.pointwise import BINARY, Pointwise
+from convsmith.network.operators.pointwise import BINARY, JoinedOperand, Pointwise
 from convsmith.network.operators.pool import Pool
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
@@ -52,6 +52,10 @@ OPERATORS: dict[str, Operator] = {
     "channels scaled": Pointwise("f32", (S, (1, 19, 1, 1)), "mul", (Eltwise("relu"),)),
     "pixels moved": Pointwise("f32", ((2, 1, 6, 5), S), "add"),
     "one number": Pointwise("f32", (S, (1,)), "max"),
+    "three inputs": Pointwise(
+        "f32", (S, S, (19, 1, 1)), "sub", (), ("axb", "axb", "any", "axb"),
+        (JoinedOperand("mul", 2, steps=(Eltwise("abs"),)), JoinedOperand("sub", 0, is_first=True)),
+    ),
     "steps": Pointwise("f32", (S,), "", (Eltwise("clip", -2, 3), Eltwise("linear", 2, 1))),
     **{f"{kind} of channels": Reduce(kind, "f32", (2, 5, 3, 4), (1,)) for kind in REDUCTIONS},
     **{f"{kind} of a row": Reduce(kind, "f32", (3, 5, 37), (2,)) for kind in REDUCTIONS},

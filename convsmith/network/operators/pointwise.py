@@ -19,15 +19,32 @@ from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
 from convsmith.statement.operator import Loader, Operator, OperatorNests, result_array
 
-__all__ = ["BINARY", "Pointwise", "aligned", "broadcast", "stepped"]
+__all__ = ["BINARY", "JoinedOperand", "Pointwise", "aligned", "broadcast", "stepped"]
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 """Operators on two values, which `problem/post_ops.py` defines in numpy."""
 
 
 @record(frozen=True)
+class JoinedOperand:
+    """The operation `alg`, of `BINARY`, on a value and on input `source`, which is the first operand if `is_first`, and
+    `steps` on its result.
+    """
+
+    alg: str
+    source: int
+    is_first: bool = False
+    steps: tuple[Eltwise, ...] = ()
+
+    def ordered(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return a value and an element of the input in the order of the operation."""
+        return (y, x) if self.is_first else (x, y)
+
+
+@record(frozen=True)
 class Pointwise(ArraysOperator):
-    """The `steps` on each element of one input, or on `binary` of two inputs, whose `shapes` broadcast.
+    """The `steps` on each element of one input, or on `binary` of two inputs, then operations with further inputs that
+    are `joined`. The `shapes` of all inputs broadcast.
 
     Steps are element-wise algorithms with their parameters, `problem.post_ops.Eltwise`.
     """
@@ -37,6 +54,7 @@ class Pointwise(ArraysOperator):
     binary: str = ""
     steps: tuple[Eltwise, ...] = ()
     tags: tuple[str, ...] = ("any", "any", "any")
+    joined: tuple[JoinedOperand, ...] = ()
 
     @property
     def result(self) -> Tensor:
@@ -49,7 +67,10 @@ class Pointwise(ArraysOperator):
 
         def value(load: Loader, at: Sequence[Var]) -> Value:
             read = [load(t.name, aligned(t.shape, shape, at)) for t in self.inputs]
-            return stepped(Binary(self.binary, *read) if self.binary else read[0], self.steps, self.type)
+            x = stepped(Binary(self.binary, *read[:2]) if self.binary else read[0], self.steps, self.type)
+            for more in self.joined:
+                x = stepped(Binary(more.alg, *more.ordered(x, read[more.source])), more.steps, self.type)
+            return x
 
         return nest_over_result(self, value)
 
@@ -60,9 +81,13 @@ class Pointwise(ArraysOperator):
 
     def reference(self, *arrays: Any) -> Any:
         """Return the result of numpy's functions."""
-        y = OPERATORS[self.binary](*arrays) if self.binary else arrays[0]
+        y = OPERATORS[self.binary](*arrays[:2]) if self.binary else arrays[0]
         for step in self.steps:
             y = step.apply(y)
+        for more in self.joined:
+            y = OPERATORS[more.alg](*more.ordered(y, arrays[more.source]))
+            for step in more.steps:
+                y = step.apply(y)
         return np.broadcast_to(y, self.result.shape).astype(arrays[0].dtype)
 
 
