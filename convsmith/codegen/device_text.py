@@ -23,6 +23,7 @@ from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, FunctionEmitter
+from convsmith.codegen.matrix_stores import store_matrices
 from convsmith.codegen.scaled_quotients import SCALED
 from convsmith.codegen.warp_joins import joins
 from convsmith.codegen.written_buffers import written_buffers
@@ -214,7 +215,10 @@ class ThreadEmitter(FunctionEmitter):
             self._message(s, row)
             return
         if s.dst.buffer not in self.lane_fragments.operands:
-            METHODS[Invoke](self, s)
+            if row.exchange is None:
+                METHODS[Invoke](self, s)
+            else:
+                store_matrices(self, s, row)
             return
         self.declared |= row.declarations
         if row.exchange is not None:

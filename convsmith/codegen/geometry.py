@@ -82,7 +82,7 @@ def is_pipelined(kernel: Kernel) -> bool:
 def tensor_maps(kernel: Kernel) -> list[tuple[Buffer, TensorMap]]:
     """Return the tensor maps of the kernel's copies, each with the tensor that it describes, in order."""
     copies = (s for s in statements_of(kernel.body) if isinstance(s, TensorCopy))
-    return list(dict.fromkeys((s.src.buffer, s.map) for s in copies))
+    return list(dict.fromkeys((s.tensor, s.map) for s in copies))
 
 
 def _pipeline_geometry(kernel: Kernel) -> Geometry:
@@ -100,7 +100,7 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     axes = {s.var: n for n, s in enumerate(reversed(groups))}
     axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
     allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
-    slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy)])
+    slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy) and not s.is_store])
     shared = sum(taken_bytes(b.nbytes, SLOTS) for b in dict.fromkeys(allocated))
     shared += barrier_bytes(slots)
     clusters = [s for s in groups if s.kind == "cluster"]

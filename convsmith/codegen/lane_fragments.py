@@ -122,6 +122,31 @@ class LaneFragments:
             found.append(places.pop())
         return found
 
+    def given(self, src: Load, row: Instruction, named: Mapping[Var, Index]) -> list[tuple[Place, ...]]:
+        """Return the registers and elements that make up each word of a lane, if lanes store elements for each other.
+
+        ``src`` are the elements that belong to a lane's own address.
+        """
+        operand, layout = self.operands[src.buffer], row.exchange
+        assert layout is not None and src.lanes is not None
+        index = src.index[len(src.index) - len(operand.shape) :]
+        while any(variables_of(i) & named.keys() for i in index):
+            index = tuple(substitute(i, named) for i in index)
+        variables = {v for i in index for v in variables_of(i)}
+        if len(variables) > 1:
+            raise InternalError(f"{src}: more than the lane moves it")
+        first = _offset(operand, [evaluate(i, dict.fromkeys(variables, np.arange(layout.lanes))) for i in index])
+        starts, steps = np.broadcast_to(first, layout.lanes), np.array(src.lanes.offsets)
+        givers, numbers = _coordinates(layout)
+        lane, _ = np.indices((layout.lanes, layout.elements))
+        found = []
+        for giver, number in zip(givers, numbers):
+            registers, lanes, elements = self._owners(operand)[:, starts[giver] + steps[number]]
+            if (lanes != lane).any() or (registers != registers[0]).any() or (elements != elements[0]).any():
+                raise InternalError(f"{row.name} stores elements of {src} that lanes do not hold in one register")
+            found.append(tuple(zip(registers[0].tolist(), elements[0].tolist())))
+        return found
+
     def _owners(self, operand: Operand) -> Numbers:
         """Return the register, the lane and the element that hold each element of an operand, in its order."""
         layout = operand.layout

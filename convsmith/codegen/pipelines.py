@@ -15,6 +15,8 @@ from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import tensor_maps
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS
+from convsmith.codegen.matrix_stores import swizzled_place
+from convsmith.codegen.tensor_stores import commit_stores, stored_rows, wait_for_stores
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, PipelineCalls
@@ -88,7 +90,8 @@ class PipelineEmitter(ThreadEmitter):
         self.reached = 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
         self.is_split = self.is_producing = self.is_consuming = False
-        self.slot_of_step = ""
+        self.slot_of_step = self.is_first_thread = ""
+        self.stored_rows, self.open_stores = stored_rows(kernel.body), list[TensorCopy]()
 
     def parameters(self) -> list[str]:
         """Return the parameters for the tensor maps, which follow the parameters for the arrays."""
@@ -127,6 +130,7 @@ class PipelineEmitter(ThreadEmitter):
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
         is_first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")
+        self.is_first_thread = is_first
         init, ready, produce, load, consume, end = map(
             self.label, ("init", "ready", "produce", "load", "consume", "end")
         )
@@ -171,7 +175,7 @@ class PipelineEmitter(ThreadEmitter):
         place = self.put(f"getelementptr i8, ptr {space} {name}, i32 {start}")
         return self.put(f"getelementptr i64, ptr {space} {place}, i32 {slot}")
 
-    def _narrowed(self, value: str, bits: int = 32) -> str:
+    def as_word(self, value: str, bits: int = 32) -> str:
         """Return an index as a word of ``bits``."""
         if bits == self.bits:
             return value
@@ -184,7 +188,7 @@ class PipelineEmitter(ThreadEmitter):
             number = number - self.loop.lo
         elif count.is_const:
             number = self.rounds.var * count + number - self.loop.lo
-        return self._narrowed(self.index(number))
+        return self.as_word(self.index(number))
 
     def _slot_and_turn(self) -> tuple[str, str]:
         """Return the slot of a step, and how many times the slot has been used before."""
@@ -212,11 +216,21 @@ class PipelineEmitter(ThreadEmitter):
         if any(i is not as_index(0) for i in s.src.index):
             raise InternalError(f"{self.symbol}: `{s}` copies from a tensor that does not begin where its array does")
         call = dict(self.calls.im2col if s.map.pixels else self.calls.tile)[len(s.at)]
-        places = {f"at{n}": self._narrowed(self.index(i)) for n, i in enumerate(s.at)}
-        offsets = {f"by{n}": self._narrowed(self.index(i), 16) for n, i in enumerate(s.offsets)}
-        dst = self.address(s.dst.buffer, s.dst.index[0])
+        places = {f"at{n}": self.as_word(self.index(i)) for n, i in enumerate(s.at)}
+        offsets = {f"by{n}": self.as_word(self.index(i), 16) for n, i in enumerate(s.offsets)}
+        dst = self.slot_start(s.dst.buffer, s.dst.index[0])
         shared = {"shared": int(s.groups > 1), "mask": (1 << s.groups) - 1 if s.groups > 1 else 0}
         self.spell(call, dst=dst, full=full, map=self.maps[s.src.buffer, s.map], **places, **offsets, **shared)
+
+    def slot_start(self, buffer: Buffer, e: Index) -> str:
+        """Return the pointer to the first element of a slot, which a swizzle leaves where it is."""
+        return super().address(buffer, e)
+
+    def address(self, buffer: Buffer, e: Index) -> str:
+        row = self.stored_rows.get(buffer)
+        if row is None:
+            return super().address(buffer, e)
+        return swizzled_place(self, self.bases[buffer], e, buffer.dtype.bytes, row)
 
     # -- the consumers
     def _Receive(self, s: Receive) -> None:
@@ -231,10 +245,20 @@ class PipelineEmitter(ThreadEmitter):
             self.spell(self.calls.published)
             self.spell(self.calls.together, count=self.warps * self.geometry.group[0])
 
+    def _TensorCopy(self, s: TensorCopy) -> None:
+        self.open_stores.append(s)
+
     def _Commit(self, s: Commit) -> None:
-        self.spell(self.calls.commit)
+        if s.of == "stores":
+            commit_stores(self, self.open_stores)
+            self.open_stores = []
+        else:
+            self.spell(self.calls.commit)
 
     def _Wait(self, s: Wait) -> None:
+        if s.of == "stores":
+            wait_for_stores(self, s.pending)
+            return
         self.spell(self.calls.wait, pending=s.pending)
         if not self.is_consuming:
             self._settle()
@@ -252,7 +276,7 @@ class PipelineEmitter(ThreadEmitter):
         if not behind.const:
             self._arrive(self.slot_of_step, first)
             return
-        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+        step = self.as_word(self.index(self.loop.var - self.loop.lo))
         first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {behind.const}')}")
         away = self.put(f"add i32 {self._step(self.loop.var)}, {self.slots_of_loop - behind.const}")
         self._free(away, first)
@@ -316,14 +340,14 @@ class PipelineEmitter(ThreadEmitter):
         word = self.known.get(key)
         if word is None:
             base = self.put(f"ptrtoint {start} to i32")
-            place = self.put(f"add i32 {base}, {self.put(f'mul i32 {self._narrowed(self.index(moving))}, {nbytes}')}")
+            place = self.put(f"add i32 {base}, {self.put(f'mul i32 {self.as_word(self.index(moving))}, {nbytes}')}")
             word = self.put(f"zext i32 {self.put(f'lshr i32 {place}, 4')} to i64")
             self.known.set(key, word)
         return self.put(f"add i64 {word}, {_signed(form + (v.index[0].const * nbytes >> 4))}")
 
 
 _SIGNALS: dict[type[Stmt], Callable[[PipelineEmitter, Any], None]] = {
-    kind: getattr(PipelineEmitter, f"_{kind.__name__}") for kind in (Receive, Fence, Commit, Wait, Release)
+    kind: getattr(PipelineEmitter, f"_{kind.__name__}") for kind in (Receive, Fence, TensorCopy, Commit, Wait, Release)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.stmt import AsyncCopy, AtomicAdd, Call, Function, Invoke, Stmt, Store
+from convsmith.ir.stmt import AsyncCopy, AtomicAdd, Call, Function, Invoke, Stmt, Store, TensorCopy
 from convsmith.ir.walk import statements_of
 
 
@@ -15,6 +15,7 @@ def written_buffers(body: Stmt, functions: Sequence[Function]) -> set[Buffer]:
     """
     stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
     stored |= {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
+    stored |= {s.tensor for s in statements_of(body) if isinstance(s, TensorCopy) and s.is_store}
     calls = [s for s in statements_of(body) if isinstance(s, Call)]
     known = {f.name: f for f in functions}
     writes = {name: written_buffers(known[name].body, functions) for name in {s.function for s in calls}}

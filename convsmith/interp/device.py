@@ -204,6 +204,9 @@ class DeviceMachine(ValueMachine, ABC):
         self._legal(self._ordered(s).release(self._index(s.step), s.to_cluster))
 
     def _tensor_copy(self, s: TensorCopy) -> None:
+        if s.is_store:
+            self._tensor_store(s)
+            return
         at, offsets = ([self._index(i) for i in group] for group in (s.at, s.offsets))
         source, (first,) = self._places(s.src.buffer, s.src.index, None)
         target, (start,) = self._places(s.dst.buffer, s.dst.index, None)
@@ -231,6 +234,26 @@ class DeviceMachine(ValueMachine, ABC):
     def _receivers(self, s: TensorCopy, target: BufferMemory) -> list[tuple[Underway | None, BufferMemory]]:
         """Return the memory that a copy fills, each with what the group that owns it has under way."""
         return [(self._flight, target)]
+
+    def _tensor_store(self, s: TensorCopy) -> None:
+        """Store the elements of a tile that lie within a tensor."""
+        at = [self._index(i) for i in s.at]
+        target, (first,) = self._places(s.dst.buffer, s.dst.index, None)
+        source, (start,) = self._places(s.src.buffer, s.src.index, None)
+        if start + s.map.size > len(source.data):
+            raise self._error(f"`{s}` stores {s.map.size} elements from element {start} of {len(source.data)}")
+        if self._flight is not None:
+            self._legal(self._flight.store(source, range(start, start + s.map.size)))
+        columns = np.arange(at[0], at[0] + s.map.box[0])
+        inside = np.flatnonzero((columns >= 0) & (columns < s.map.dims[0]))
+        from_, to = [], []
+        for n, row in enumerate(copied_rows(s.map, at, ())):
+            if row is not None:
+                from_ += (start + n * len(columns) + inside).tolist()
+                to += (first + row + columns[inside] * s.map.strides[0]).tolist()
+        with self._by_engine():
+            self._read(source, from_)
+            self._write(target, to, source.data[from_])
 
     # -- threads
     def _threads(self, s: For) -> None:
@@ -404,16 +427,18 @@ class DeviceMachine(ValueMachine, ABC):
         thread.open_copies.append(copy)
 
     def _commit(self, s: Commit) -> None:
-        if s.of == "products":
-            self._ordered(s).commit()
+        if s.of != "copies":
+            flight = self._ordered(s)
+            (flight.commit if s.of == "products" else flight.commit_stores)()
             return
         _, thread = self._copying(s)
         thread.groups.append(thread.open_copies)
         thread.open_copies = []
 
     def _wait(self, s: Wait) -> None:
-        if s.of == "products":
-            self._ordered(s).wait(s.pending)
+        if s.of != "copies":
+            flight = self._ordered(s)
+            (flight.wait if s.of == "products" else flight.wait_for_stores)(s.pending)
             return
         races, thread = self._copying(s)
         while len(thread.groups) > s.pending:

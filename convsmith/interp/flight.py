@@ -1,9 +1,10 @@
-"""Copies and products that one group has under way in a signalled loop, and the statements that order them.
+"""Copies, products and stores that one group has under way in a signalled loop, and the statements that order them.
 
 A copy has arrived once its step is received, and may be overwritten once its step is released; only in between may
 statements access its elements. Products have ended once a thread has waited for their
-group. Until then only other products may access their sums, and nothing may write their factors. A thread's own access
-to a fragment, and its store to shared memory, are visible to a product only behind a fence.
+group. Until then only other products may access their sums, and nothing may write their factors. A store of a tensor
+reads shared memory until a thread has waited for its group. A thread's own access to a fragment, and its store to
+shared memory, are visible to a product or to the store of a tensor only behind a fence.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Underway:
         self._groups: list[list[_Started]] = []
         self._summing: dict[Place, int] = {}
         self._reading: dict[Place, int] = {}
+        self._leaving: dict[Place, int] = {}
+        self._open_stores: list[Place] = []
+        self._groups_of_stores: list[list[Place]] = []
         self.started = self.released = 0
         """Numbers of steps of all loops whose copies have started, and that were released."""
         self._first = self._before = 0
@@ -66,6 +70,8 @@ class Underway:
                 return f"element {place} is accessed {self._absent[key]}"
             if key in self._summing:
                 return f"element {place} is accessed while a product adds to it, which no thread has waited for"
+            if write and key in self._leaving:
+                return f"element {place} is written while it is stored to a tensor, which no thread has waited for"
             if write and key in self._reading:
                 return f"element {place} is written while a product reads it, which no thread has waited for"
             if memory.scope == "fragment":
@@ -77,6 +83,10 @@ class Underway:
     def fence(self, of: str) -> None:
         """Make earlier accesses visible."""
         self._fences[of] += 1
+
+    def _is_unfenced(self, memory: BufferMemory, place: int) -> bool:
+        """Return whether a thread has stored an element since the last fence of shared memory."""
+        return self._stored.get((memory, place), -1) >= self._fences["shared"]
 
     # -- products
     def multiply(
@@ -91,7 +101,7 @@ class Underway:
             for place in places:
                 if (memory, place) in self._absent:
                     return f"a product reads element {place} of {memory.name} {self._absent[memory, place]}"
-                if self._stored.get((memory, place), -1) >= self._fences["shared"]:
+                if self._is_unfenced(memory, place):
                     return f"a product reads element {place} of {memory.name}, and no fence of shared memory orders it"
         made = _Started([(sums[0], x) for x in sums[1]], [(m, x) for m, at in factors for x in at])
         _count(self._summing, made.sums, 1)
@@ -110,6 +120,29 @@ class Underway:
             for made in self._groups.pop(0):
                 _count(self._summing, made.sums, -1)
                 _count(self._reading, made.factors, -1)
+
+    # -- stores
+    def store(self, memory: BufferMemory, places: range) -> str | None:
+        """Start a store of elements of shared memory to a tensor."""
+        for place in places:
+            if (memory, place) in self._absent:
+                return f"element {place} is stored to a tensor {self._absent[memory, place]}"
+            if self._is_unfenced(memory, place):
+                return f"element {place} is stored to a tensor, and no fence of shared memory orders it"
+        made = [(memory, x) for x in places]
+        _count(self._leaving, made, 1)
+        self._open_stores += made
+        return None
+
+    def commit_stores(self) -> None:
+        """Close the group of stores."""
+        self._groups_of_stores.append(self._open_stores)
+        self._open_stores = []
+
+    def wait_for_stores(self, pending: int) -> None:
+        """End all groups of stores but the latest ``pending``."""
+        while len(self._groups_of_stores) > pending:
+            _count(self._leaving, self._groups_of_stores.pop(0), -1)
 
     # -- steps
     def enter(self, first: int) -> str | None:
@@ -195,6 +228,8 @@ class Underway:
         self.has_ended = True
         if self._is_reached:
             return "the group ends, and has not met the others since their last multicasts and releases"
+        if self._leaving:
+            return "the group ends before it waits for its stores to a tensor"
         return "the group ends before it waits for its products" if self._open or self._summing else None
 
 

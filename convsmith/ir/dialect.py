@@ -51,6 +51,8 @@ class PipelineCalls:
     ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``, if ``{shared}`` is 1 in all groups of a
     cluster whose bits are set in ``{mask}``. ``meet`` waits for all threads of a cluster; the attributes ``cluster``
     state its groups along each axis, ``{x}``, ``{y}`` and ``{z}``.
+    ``store`` starts a store of ``{src}`` through a map of tiles; ``commit_stores`` closes a group of stores, and
+    ``wait_stores`` waits until all but the ``{pending}`` latest groups have read shared memory.
     ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
     between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
     threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups.
@@ -68,6 +70,9 @@ class PipelineCalls:
     cluster: tuple[tuple[str, str], ...]
     tile: tuple[tuple[int, DialectCall], ...]
     im2col: tuple[tuple[int, DialectCall], ...]
+    store: tuple[tuple[int, DialectCall], ...]
+    commit_stores: DialectCall
+    wait_stores: DialectCall
     before: DialectCall
     published: DialectCall
     together: DialectCall

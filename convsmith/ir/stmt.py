@@ -29,7 +29,7 @@ LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "signal
 PIPELINED = ("pipelined", "signalled")
 """Kinds of loops whose copies through tensor maps run ahead."""
 BARRIER_PARTS = ("whole", "arrive", "wait")
-GROUPED = ("copies", "products")
+GROUPED = ("copies", "products", "stores")
 """Kinds of operations that a thread closes groups of, and waits for."""
 FENCED = ("registers", "shared", "barriers")
 """Kinds of state that a fence makes visible to asynchronous operations."""
@@ -219,14 +219,15 @@ class AsyncCopy(Stmt):
 
 @_statement
 class Commit(Stmt):
-    """Closes the thread's open group of asynchronous copies, which may be empty, or of asynchronous products."""
+    """Closes the thread's open group of asynchronous copies, which may be empty, or the group's open group of products
+    or stores."""
 
     of: str = "copies"
 
 
 @_statement
 class Wait(Stmt):
-    """Stops the thread until all of its closed groups of asynchronous copies or products, except the ``pending``
+    """Stops the thread until all closed groups of asynchronous copies, products or stores, except the ``pending``
     latest, have ended."""
 
     pending: int = 0
@@ -238,8 +239,8 @@ class Fence(Stmt):
     """Orders what all threads of a group did before the asynchronous operations that follow.
 
     A fence of ``registers`` orders their accesses to fragments before products that add to them. A fence of ``shared``
-    memory orders their stores to it before products that read it. A fence of ``barriers`` lets the copy engine see the
-    barriers by which the slots of a signalled loop are received and released.
+    memory orders their stores to it before products and stores of tensors that read it. A fence of ``barriers`` lets
+    the copy engine see the barriers by which the slots of a signalled loop are received and released.
     """
 
     of: str
@@ -273,12 +274,15 @@ class Meet(Stmt):
 
 @_statement
 class TensorCopy(Stmt):
-    """Copies the part of a tensor that ``map`` brings to shared memory; a group executes it once.
+    """Copies the part of a tensor that ``map`` brings to shared memory, or *stores* it from there; a group executes it
+    once.
 
-    The tensor begins at the element ``src``, the copy at ``dst``.  The part lies ``at`` coordinates of the tensor,
-    innermost first; ``offsets`` move the pixels of an im2col map along the dims between channels and images.  A
-    multicast brings it to the same place in each of so many ``groups``, those of the cluster, each of which brings
-    another part of a step's elements.
+    The tensor begins at the element ``src``, the copy at ``dst``; a store is the other way round.  The part lies ``at``
+    coordinates of the tensor, innermost first; ``offsets`` move the pixels of an im2col map along the dims between
+    channels and images.  A multicast brings it to the same place in each of so many ``groups``, those of the cluster,
+    each of which brings another part of a step's elements.  A store writes no element outside of the tensor.  In a kernel
+    with a ``signalled`` loop, it belongs to the open group of stores and reads ``src`` until a :class:`Wait` for that
+    group.
     """
 
     dst: Load
@@ -287,6 +291,16 @@ class TensorCopy(Stmt):
     at: tuple[Index, ...]
     offsets: tuple[Index, ...] = ()
     groups: int = 1
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it copies from shared memory to the tensor."""
+        return self.dst.buffer.scope == "global"
+
+    @property
+    def tensor(self) -> Buffer:
+        """The array of the tensor."""
+        return (self.dst if self.is_store else self.src).buffer
 
 
 @_statement
@@ -353,6 +367,7 @@ class Kernel:
     def written(self) -> tuple[Buffer, ...]:
         """The parameters that the kernel writes, in order."""
         stores = {s.buffer for s in _below(self.body) if isinstance(s, (Store, AtomicAdd))}
+        stores |= {s.tensor for s in _below(self.body) if isinstance(s, TensorCopy) and s.is_store}
         return tuple(b for b in self.params if b in stores)
 
     def __str__(self) -> str:

@@ -158,7 +158,7 @@ class ThreadScope:
 
     def effect(self, s: Stmt) -> None:
         """Check the place of a barrier, an asynchronous copy, a commit, a wait or a signal."""
-        if isinstance(s, SIGNALS) or (isinstance(s, (Commit, Wait)) and s.of == "products"):
+        if isinstance(s, SIGNALS) or (isinstance(s, (Commit, Wait)) and s.of != "copies"):
             if self._nests:
                 self._fail(f"`{s}` stands in loops over threads, all of which execute it; legal is a place outside")
             if isinstance(s, Fence) and s.of not in FENCED:

@@ -291,8 +291,10 @@ class _Verifier:
         """
         if any(kind in ("parallel", "scalable", *THREAD_LOOPS) for kind in self._loops):
             self._fail(f"{s}: a group executes it once; legal is a place outside of the loops over threads")
-        if s.dst.buffer.scope != "shared" or s.src.buffer.scope != "global" or s.dst.lanes or s.src.lanes:
-            self._fail(f"{s}: a copy through a tensor map is from global to shared memory")
+        if {s.dst.buffer.scope, s.src.buffer.scope} != {"global", "shared"} or s.dst.lanes or s.src.lanes:
+            self._fail(f"{s}: a copy through a tensor map is between global and shared memory")
+        if s.is_store and s.map.pixels:
+            self._fail(f"{s}: a store is that of a tile; im2col maps bring pixels to shared memory")
         if s.dst.buffer.dtype != s.src.buffer.dtype:
             self._fail(f"{s}: copies {s.src.buffer.dtype} to {s.dst.buffer.dtype}")
         if s.groups > 1 and not {"cluster", "signalled"} <= set(self._loops):

@@ -60,7 +60,8 @@ class Machine:
     are *reference facts*: the facts of the smaller machines that have the level. ``half`` names the f16 instructions:
     no instructions, conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in
     order. ``permissions`` are requested from the system before a process runs code of the level. An address and a word
-    of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share.
+    of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share,
+    and ``matrix_stores`` store them there.
     ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. ``word_lookup`` is LLVM's function that picks each of 32 words of a register from two
@@ -102,6 +103,7 @@ class Machine:
     instructions: tuple[Instruction, ...]
     transpositions: Sequence[Instruction] = ()
     matrix_loads: tuple[Instruction, ...] = ()
+    matrix_stores: tuple[Instruction, ...] = ()
     messages: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
@@ -135,7 +137,7 @@ class Machine:
     @cached_property
     def rows(self) -> dict[str, Instruction]:
         """The rows of all tables, by name."""
-        tables = (self.instructions, self.transpositions, self.matrix_loads, self.messages)
+        tables = (self.instructions, self.transpositions, self.matrix_loads, self.matrix_stores, self.messages)
         return {row.name: row for table in tables for row in table}
 
     @property

@@ -85,7 +85,7 @@ class _LoadMatrices(ScopedRewriter):
             return substitute(v.index[0], {**moved, **values_at(tail, here, sizes)})  # type: ignore[no-any-return]
 
         first = simplify(at(0), ranges)
-        if divisor_of(first, {}) % width or not _are_neighbours([*map(at, range(width))], ranges):
+        if divisor_of(first, {}) % width or not are_neighbours([*map(at, range(width))], ranges):
             return None
         step = int(offset(s.buffer, (*(as_index(0) for _ in lead), *(as_index(int(d == along)) for d in range(rank)))))
         place = (*(simplify(substitute(i, moved), ranges) for i in lead), *start)
@@ -104,7 +104,7 @@ def _row_start(
     return fragment.coordinates(register, floordiv(line, exchange.elements), mod(line, exchange.elements))
 
 
-def _are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> bool:
+def are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> bool:
     """Return whether the ``places`` are contiguous for all values of the variables that their distances depend on,
     which are enumerated up to MAX_POINTS.
     """

@@ -7,7 +7,7 @@ around.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
@@ -82,10 +82,7 @@ class _TensorCopies(ScopedRewriter):
         own: dict[Var, Range] = {x.var: (0, x.hi.const - 1) for x in loops}
         grids = np.meshgrid(*(np.arange(hi + 1) for _, hi in own.values()), indexing="ij")
         around = {v: r for v, r in self.ranges.items() if v not in own}
-        random = Random(0)
-        points = [{v: r[end] for v, r in around.items()} for end in (0, 1)]
-        drawn = ({v: random.randint(*r) for v, r in around.items()} for _ in range(COMPARED * MOST_DRAWN))
-        for point in (*filter(self._is_run, points), *islice(filter(self._is_run, drawn), COMPARED)):
+        for point in drawn_points(around, self.around):
             values = {**point, **{v: g.ravel() for v, g in zip(own, grids)}}
             to, of = (_places(v, values) for v in (Load(s.buffer, s.index, None), read))
             present = np.broadcast_to(_present(s.value, values), to.shape)
@@ -105,9 +102,18 @@ class _TensorCopies(ScopedRewriter):
                 )  # fmt: skip
 
 
-    def _is_run(self, point: Mapping[Var, int]) -> bool:
-        """Return whether the loops around the nest run an iteration, because the end of one may depend on others."""
-        return all(evaluate(x.lo, point) <= point[x.var] < evaluate(x.hi, point) for x in self.around)
+def drawn_points(ranges: Mapping[Var, Range], loops: Sequence[For]) -> Iterator[dict[Var, int]]:
+    """Yield iterations of ``loops`` within ``ranges``, among them the first and the last one: those that run, because
+    the end of one loop may depend on others.
+    """
+
+    def is_run(point: Mapping[Var, int]) -> bool:
+        return all(evaluate(x.lo, point) <= point[x.var] < evaluate(x.hi, point) for x in loops)
+
+    random = Random(0)
+    points = [{v: r[end] for v, r in ranges.items()} for end in (0, 1)]
+    drawn = ({v: random.randint(*r) for v, r in ranges.items()} for _ in range(COMPARED * MOST_DRAWN))
+    yield from (*filter(is_run, points), *islice(filter(is_run, drawn), COMPARED))
 
 
 def _copied(of: TensorMap, at: Sequence[int], offsets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -396,7 +396,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         each other; the operand that the loop does not move is brought once for all of them, a part by each, under
         `--realise=hardware`""", machines="groups", check=_check_cluster),
     _scope("shared", example="src,wei", doc="""operands that a group of threads copies to its shared memory, a group
-        tile at a time""", machines="groups"),
+        tile at a time; under `--realise=hardware` also the result, whose tiles the copy engine stores from there""",
+        machines="groups"),
     _row("pad", _SIZES, "wei:1", """operand -> elements that each row of its copy in shared memory is longer, so that
         columns lie in different banks""", kind="layout", of="shared", holds=(_ARRAY,), machines="groups",
         check=partial(_check_layout, "pad")),

@@ -19,9 +19,11 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.end_sums import end_sums
 from convsmith.passes.simplify import simplify
+from convsmith.passes.stage_results import MappedResult
 from convsmith.schedule.clusters import cluster_flaw, parts_flaw
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
+from convsmith.schedule.engine_results import stored_result
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.grid import in_blocks, l2_flaw
 from convsmith.schedule.group_limits import limit_flaw
@@ -275,7 +277,8 @@ class HardwareTile(NamedTuple):
     multiplies, the copies of the operands, and the bytes of shared memory that each takes.
 
     ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0. The number
-    of steps of a tile depends on the iterations of ``uneven`` loops over phases, of which each has most at one.
+    of steps of a tile depends on the iterations of ``uneven`` loops over phases, of which each has most at one. The
+    engine stores tiles of the result that are ``stored``.
     """
 
     nest: Nest
@@ -286,6 +289,7 @@ class HardwareTile(NamedTuple):
     shared: dict[str, int]
     residing: int
     uneven: dict[Loop, int]
+    stored: MappedResult | None = None
 
 
 def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
@@ -308,6 +312,15 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         copies.append(copied)
         elements = copied.mapped.map.size * len(copied.mapped.pieces)
         shared[v.name] = elements * dtype(v.dtype).bytes * config.buffers
+    stored = None
+    for name in config.staged("shared"):
+        if name not in (legal := [v.name for v in (*found.st.factors, found.st.c)]):
+            return ConfigError("shared", f"--shared={name}: legal are {', '.join(legal)}")
+    if (name := found.st.c.name) in config.staged("shared"):
+        leaving = stored_result(found.st, group_tile(nest), engine)
+        if isinstance(leaving, ConfigError):
+            return leaving
+        stored, shared[name] = leaving, leaving.map.size * len(leaving.pieces) * dtype(found.st.c.dtype).bytes
     slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
     if (flaw := limit_flaw(machine, nest, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
         return flaw
@@ -320,7 +333,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     uneven = _uneven_phases(st, config, nest)
     runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
     return HardwareTile(
-        nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven
+        nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven, stored
     )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from convsmith.passes.signal_steps import signal_steps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.split_fma import split_fma
+from convsmith.passes.store_matrices import store_matrices
 from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
@@ -116,6 +117,8 @@ def multiply_fragments(
     s.run(rows_of, (row,), inner)
     if loads:
         s.run(load_matrices, (row,), loads)
+    if machine.matrix_stores:
+        s.run(store_matrices, (row,), machine.matrix_stores)
     trades = tuple(machine.transpositions)
     if trades:
         s.run(trade_lanes, (row,), trades)

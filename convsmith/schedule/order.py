@@ -12,6 +12,7 @@ from convsmith.passes.fission import fission
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.rotate import rotate
+from convsmith.passes.stage_results import stage_results
 from convsmith.passes.start_sums import start_sums
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import bring_tiles
@@ -103,6 +104,8 @@ def _bring_operands(s: Schedule, made: HardwareTile, slots: int, most: Sequence[
 
     def bring(loop: Loop) -> None:
         bring_tiles(s, loop, made.copies)
+        if made.stored is not None:
+            s.run(stage_results, made.stored)
         for over_phases, longest in made.uneven.items():  # tiles with more steps come first
             s.run(rotate, over_phases, longest)
 

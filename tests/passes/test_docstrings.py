@@ -42,7 +42,10 @@ from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.machine.intel_gpu.messages import MESSAGES
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
+from convsmith.machine.nvidia.matrix_stores import MATRIX_STORES
+from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.passes.buffer_layouts import RotatedRows
+from convsmith.passes.stage_results import MappedResult
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
@@ -88,6 +91,7 @@ ROWS = (
 TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
 MMA = next(row for row in PRODUCTS if row.name == "mma_m16n8k8_bf16")
+GROUP_PRODUCT = next(row for row in GROUP_PRODUCTS if row.name == "wgmma_m64n16k16_bf16")
 SIZES = {"n": 3, "s": 2}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
@@ -106,10 +110,16 @@ NAMES = {
     "ONE": as_index(1),
     "ROTATED": RotatedRows(2),
     "MAPS": (MappedCopy("s", TensorMap((8, 5), (1, 8), (4, 4)), (as_index(4),), (Var("i") * 4,)),),
+    "RESULT": MappedResult(
+        "c", TensorMap((4, 5), (1, 4), (2, 2)), (as_index(0), as_index(2)), (Var("i") * 2,), ("x",), ("y",)
+    ),
+    "GROUP_PRODUCT": GROUP_PRODUCT,
+    "STORES": MATRIX_STORES,
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, LANE_PRODUCT, LANE_TRADE, MMA, *MATRIX_LOADS, *MESSAGES)}
+_ALL = (*ROWS, LANE_PRODUCT, LANE_TRADE, MMA, GROUP_PRODUCT, *MATRIX_LOADS, *MATRIX_STORES, *MESSAGES)
+INSTRUCTIONS = {row.name: row.kernel for row in _ALL}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

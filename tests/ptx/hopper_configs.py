@@ -27,6 +27,11 @@ def forward(m: int = 64, n: int = 16, k: int = 64, slots: int = 3, row: str = "w
     return _FORWARD.format(m=m, n=n, k=k, slots=slots, row=row)
 
 
+def _stored(words: str) -> str:
+    """Return the words of a config whose result leaves through shared memory."""
+    return words.replace("--shared=src,wei", "--shared=src,wei,dst")
+
+
 _SHAPES = {
     "1x1": "mb2ic64ih5oc16oh5kh1", "3x3": "mb1ic128ih6oc16oh6kh3ph1", "stride": "mb2ic64ih9oc24oh5kh3ph1sh2",
     "tail of terms": "mb1ic72ih5oc16oh5kh3ph1", "dilation": "mb1ic64ih9oc16oh9kh3ph2dh1",
@@ -205,6 +210,22 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic128ih5oc96oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn --cluster=ic:2",
+    ),
+    "stored tiles": (f"{LAST} --dt=bf16 {_SHAPES['tiles']}", _stored(forward())),
+    "stored tiles of two groups of warps": (
+        f"{LAST} --dt=bf16 mb1ic32ih13oc72oh13kh1",
+        _stored(forward(128, n=96, k=32, slots=2, row="wgmma_m64n96k16_bf16")),
+    ),
+    "stored tiles, groups and post-ops": (
+        "--dir=FWD_B --stag=axb --wtag=abxc --dtag=axb --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 "
+        "g2mb1ic32ih5iw4oc64oh5ow4kh1kw1ph0pw0", _stored(forward(n=32, k=16, row="wgmma_m64n32k16_f16")),
+    ),
+    "stored tiles of f32": (f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc16oh5kh1",
+                            _stored(forward(n=32, row="wgmma_m64n32k16_bf16"))),
+    "stored tiles, backward by weights": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
+        "--shared=src,diff_dst,diff_wei --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn",
     ),
     "channels in parts": (f"{LAST} --dt=bf16 mb1ic256ih5oc24oh5kh3ph1", forward() + " --split=ic:4"),
     "taps in parts": (f"{LAST} --dt=f16 mb1ic64ih5iw4oc24oh5ow4kh3kw3ph1pw1",

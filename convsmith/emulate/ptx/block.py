@@ -39,7 +39,7 @@ class ThreadBlock:
         self.operations, self.number, self.grid, self.threads = operations, number, grid, threads
         self.position = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
         self.memory, self.parameters, self.rng = memory, parameters, rng
-        self.shared = Region("shared memory", SHARED + SHARED_START, shared_bytes)
+        self.shared = Region("shared memory", SHARED + SHARED_START, shared_bytes, proxied=True)
         count = int(np.prod(threads))
         warps = -(-count // LANES)
         self.maps, self.tensors = maps or {}, tensors or {}

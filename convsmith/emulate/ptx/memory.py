@@ -110,10 +110,12 @@ class Region:
     """Bytes at adjacent addresses: a variable, an argument, or the shared memory of a block.
 
     ``ready`` has 255 for initialised bytes, ``pending`` is set for bytes that an asynchronous copy is about to write or
-    that an asynchronous product reads. A region without `accesses` is not checked for races.
+    that an asynchronous product reads. A region without `accesses` is not checked for races. What a thread wrote to a
+    `proxied` region is ``unfenced`` until the thread executes a fence between its accesses and asynchronous ones.
     """
 
-    def __init__(self, name: str, base: int, size: int, content: bytes | None = None, shared: bool = True) -> None:
+    def __init__(self, name: str, base: int, size: int, content: bytes | None = None, shared: bool = True,
+                 proxied: bool = False) -> None:  # fmt: skip
         self.name, self.base, self.size = name, base, size
         padded = -(-max(size, 1) // 16) * 16
         self.data = np.zeros(padded, np.uint8)
@@ -122,6 +124,7 @@ class Region:
         self.pending_reads = np.zeros(padded, np.int16)
         self.is_pending = 0
         self.accesses = AccessLog(padded) if shared else None
+        self.unfenced = np.zeros(padded, bool) if proxied else None
         if content is not None:
             self.data[: len(content)] = np.frombuffer(content, np.uint8)
 
@@ -175,6 +178,19 @@ class Region:
                     raise self.fault(race)
         self.data[places] = values
         self.ready[places] = 255
+        if self.unfenced is not None:
+            self.unfenced[places] = True
+
+    def fence(self, warp: int) -> None:
+        """Let asynchronous operations see what the threads of a warp wrote."""
+        assert self.unfenced is not None and self.accesses is not None
+        self.unfenced[self.accesses.writer // 32 == warp] = False
+
+    def require_fenced(self, places: np.ndarray) -> None:
+        """Require that an asynchronous operation sees what threads wrote to the bytes."""
+        if self.unfenced is not None and self.unfenced[places].any():
+            byte = places[self.unfenced[places]][0]
+            raise self.fault(f"byte {byte} is read asynchronously, and no fence.proxy.async follows its write")
 
     def check_overwrite(self, places: np.ndarray) -> None:
         """Require that no asynchronous operation still reads or writes the bytes."""

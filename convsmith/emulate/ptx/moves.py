@@ -255,6 +255,13 @@ def _nothing(ins: PtxInstruction, made: Operands) -> Execute:
     return lambda warp, mask: None
 
 
+def _fence(ins: PtxInstruction, made: Operands) -> Execute:
+    """Return a fence, which matters between accesses of threads and asynchronous ones alone."""
+    if not {"proxy", "async"} <= set(ins.words):
+        return _nothing(ins, made)
+    return lambda warp, mask: warp.block.shared.fence(warp.number)
+
+
 def _trap(ins: PtxInstruction, made: Operands) -> Execute:
     def trap(warp: Warp, mask: np.ndarray) -> None:
         raise PtxError("the program reaches a trap")
@@ -270,9 +277,9 @@ def _active(ins: PtxInstruction, made: Operands) -> Execute:
 MOVES: dict[str, Callable[[PtxInstruction, Operands], Execute]] = {
     "ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic, "mov": _move, "cvta": _convert_address,
     "shfl": _shuffle, "vote": _vote, "elect": _elect, "bar": block_barrier, "activemask": _active,
-    "fence": _nothing, "membar": _nothing, "prefetch": _nothing, "prefetchu": _nothing, "nanosleep": _nothing,
+    "fence": _fence, "membar": _nothing, "prefetch": _nothing, "prefetchu": _nothing, "nanosleep": _nothing,
     "setmaxnreg": _nothing, "griddepcontrol": _nothing, "trap": _trap, "discard": _nothing, "applypriority": _nothing,
 }  # fmt: skip
-"""Instructions of this file by the first word of their opcode. Fences are no-ops, because the interpreter delays no
-access that they order.
+"""Instructions of this file by the first word of their opcode. Other fences are no-ops, because the interpreter delays
+no access that they order.
 """

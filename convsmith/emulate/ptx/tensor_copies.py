@@ -175,6 +175,8 @@ def _load(warp: Warp, lane: int, block: ThreadBlock, at: int, copied: PtxTensorM
             raise PtxError(f"block {block.number} has ended when a copy of another block arrives")
         shared.end_pending(places, True)
         shared.data[places], shared.ready[places] = rows, 255
+        assert shared.unfenced is not None
+        shared.unfenced[places] = False
         assert shared.accesses is not None
         shared.accesses.writer[places], shared.accesses.written[places] = agent * 32, stamp
         barrier.published[agent] = stamp
@@ -187,6 +189,7 @@ def _store(warp: Warp, lane: int, copied: PtxTensorMap, coordinates: np.ndarray,
            region: Region) -> None:  # fmt: skip
     block, shared = warp.block, warp.block.shared
     threads = np.full(len(places), warp.threads[lane])
+    shared.require_fenced(places)
     shared.note_read(places, threads, warp.clock, block.number)
     shared.begin_pending(places, False)
 

@@ -54,6 +54,7 @@ def _places(warp: Warp, addresses: np.ndarray, size: int) -> np.ndarray:
 
 def _read(warp: Warp, places: np.ndarray) -> None:
     threads = warp.threads[np.arange(len(places)) % LANES]
+    warp.block.shared.require_fenced(places)
     warp.block.shared.note_read(places, threads, warp.clock, warp.block.number)
 
 

@@ -51,6 +51,14 @@ def _tensor_copy(form: str, rank: int) -> DialectCall:
     )  # fmt: skip
 
 
+def _tensor_store(rank: int) -> DialectCall:
+    """Return the store of a tile through a tensor map of `rank` dims."""
+    name = f"llvm.nvvm.cp.async.bulk.tensor.s2g.tile.{rank}d"
+    given = ", ".join(["ptr addrspace(3) {src}", "ptr {map}", *(f"i32 {{at{n}}}" for n in range(rank)), "i64 0, i1 0"])
+    types = ", ".join(["ptr addrspace(3)", "ptr", *["i32"] * rank, "i64", "i1"])
+    return _void(name, types, given)
+
+
 _BARRIER_AT = "ptr addrspace(3)"
 _GROUP_SCOPE = "scope.cta.space.cta"
 _INIT = _void("llvm.nvvm.mbarrier.init.shared", f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{count}}")
@@ -96,6 +104,9 @@ PIPELINES = PipelineCalls(
                       f"{_BARRIER_AT} {{at}}, i32 {{parity}}"),
     tile=tuple((rank, _tensor_copy("tile", rank)) for rank in range(1, 6)),
     im2col=tuple((rank, _tensor_copy("im2col", rank)) for rank in range(3, 6)),
+    store=tuple((rank, _tensor_store(rank)) for rank in range(1, 6)),
+    commit_stores=_void("llvm.nvvm.cp.async.bulk.commit.group"),
+    wait_stores=_void("llvm.nvvm.cp.async.bulk.wait.group.read", "i32 immarg", "i32 {pending}"),
     before=_void(f"{_PRODUCTS}.fence.sync.aligned"),
     published=_void("llvm.nvvm.fence.proxy.async.shared_cta"),
     together=_void("llvm.nvvm.barrier.cta.sync.aligned.count", "i32, i32", "i32 1, i32 {count}"),

@@ -10,6 +10,7 @@ from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import TESTED_BARRIER, TRIED_BARRIER, dialect
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_AS_HALVES, SMALL_PRODUCTS
+from convsmith.machine.nvidia.matrix_stores import MATRIX_STORES
 from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS
 from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.machine.rows import scalar_multiply_add
@@ -82,6 +83,7 @@ def _level(
         memories=core_caches(128 << 10, l2, rates=(128, 64)), costs=Costs(multiply_add=1.0, broadcast=1.0, latency=4.0),
         attributes=(), instructions=(*_SCALARS, *products), device=device, half="converts",
         matrix_loads=MATRIX_LOADS if "sm_75" in needs else (),
+        matrix_stores=MATRIX_STORES if "sm_90a" in needs else (),
         transpositions=QUAD_TRANSPOSITIONS if "sm_90a" in needs else (),
     )  # fmt: skip
 
