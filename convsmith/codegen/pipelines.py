@@ -197,8 +197,7 @@ class PipelineEmitter(ThreadEmitter):
 
     def _wait(self, barrier: str, parity: str) -> None:
         """Emit a loop that ends with the phase of a ``parity``."""
-        call = self.calls.has_ended_for_all if self.is_producing and self.groups > 1 else self.calls.has_ended
-        self.repeat_until(lambda: self.spell(call, at=barrier, parity=parity))
+        self.repeat_until(lambda: self.spell(self.calls.has_ended, at=barrier, parity=parity))
 
     # -- the producer
     def _produce(self) -> None:

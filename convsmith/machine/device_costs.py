@@ -133,9 +133,13 @@ class CopyEngine:
     row_read: float
     """Cycles in which a group of warps reads a row of a factor, of the longest legal bytes, from shared memory."""
     row_copy: float
-    """Cycles in which the engine brings a row of any legal bytes to a unit."""
+    """Cycles in which the engine reads a row of any legal bytes for a unit."""
+    row_arrival: float
+    """Cycles in which a unit stores a row that a unit of its cluster has read to shared memory, which products read."""
     result: float
     """Cycles in which a unit stores an element of a result."""
+    meeting: float = 0.0
+    """Cycles by which a step's copies start later because the groups of a cluster release slots to each other."""
     clusters: tuple[int, ...] = ()
     """Legal numbers of groups of a cluster, to all of which a copy may bring its elements."""
     together: int = 8

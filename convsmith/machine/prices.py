@@ -88,8 +88,9 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
       instruction on fragments by its name, for each of its multiply-adds; ``warp_load``, the wait for factors behind a
       barrier, and ``warp_issue``, the issue of an instruction;
     - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
-      ``engine_row``, a row that a group of warps reads, and one that is copied; ``engine_wait`` and
-      ``engine_row_wait``, the latency of a step's copies and that of a row; ``engine_result``.
+      ``engine_row``, a row that a group of warps reads, and one that is copied, whose arrival is ``engine_arrival``;
+      ``engine_wait``, ``engine_row_wait`` and ``engine_meeting``, the latency of a step's copies, that of a row, and
+      that of a cluster; ``engine_result``.
     - ``thread_launch``, ``thread_stored_byte`` and ``thread_cached_byte``: the launch of one more kernel, and a byte
       that all units store or load, in memory or in the last cache; with ``engine_``, in cycles.
     """
@@ -111,6 +112,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store, "warp_message": costs.warp_message}
     if engine is not None:
         prices |= {"engine_product": 1 / device.units.of_fragments, "engine_wait": engine.latency}
+        prices |= {"engine_meeting": engine.meeting, "engine_arrival": engine.row_arrival}
         prices |= {"engine_row_wait": engine.row_latency, "engine_read": engine.row_read}
         prices |= {"engine_row": engine.row_copy, "engine_result": engine.result}
     units = device.units

@@ -37,8 +37,8 @@ class EngineTile(NamedTuple):
     """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
 
     There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``. The config has
-    as many slots as shared memory has room for. Tiles of phases have ``steps`` on average, and the ``longest`` more, if
-    that is not 0; tiles of phases that meet no tap do not count.
+    as many slots as shared memory has room for. ``around`` are the tiles along rows and columns. Tiles of phases have
+    ``steps`` on average, and the ``longest`` more, if that is not 0; tiles of phases that meet no tap do not count.
     """
 
     config: Config
@@ -49,6 +49,20 @@ class EngineTile(NamedTuple):
     steps: float
     terms: int
     longest: float = 0
+    around: tuple[int, int] = (1, 1)
+
+    def clustered(self, side: int, groups: int) -> EngineTile:
+        """Return the tile with clusters of so many ``groups`` along rows (0) or columns (1)."""
+        loop, _ = self.config.tiles_at("group")[side]
+        whole = -(-self.around[side] // groups) * groups
+        config = self.config.changed(cluster=((loop, groups),))
+        return self._replace(config=config, groups=self.groups // self.around[side] * whole)
+
+    @property
+    def sharing(self) -> tuple[int, int]:
+        """The number of groups of a cluster that share the left operand, and the right one."""
+        columns = self.config.size(self.config.lane, "cluster")
+        return columns, prod(n for _, n in self.config.tiles_at("cluster")) // columns
 
 
 def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[EngineTile] | ConfigError:
@@ -106,15 +120,16 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 buffers=max((n for n in engine.slots if n <= (device.shared.bytes - SLOTS) // slot), default=1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
-            tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
-            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step, longest / step))
+            down, across = (-(-n // t) for n, t in zip(sizes, tile))
+            around, tiles = (down, across), down * across * apart
+            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step, longest / step, around))
             if device.units.turns(tiles) <= MAX_TURNS:
                 for split, steps in _splits(whole, terms, step, count_of_terms, {x.tap for x in cut.values()}):
                     made, most = config.changed(split=split), steps * longest / count_of_terms
                     parts = prod(n for _, n in split)
                     if len(split) > 1 and device.units.turns(tiles * parts) > MAX_TURNS:
                         continue
-                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step, most))
+                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step, most, around))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
 

@@ -20,7 +20,7 @@ from convsmith.schedule.config import Config, Level
 from convsmith.schedule.config_rows import LAYOUTS, Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC, has_parts
-from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
+from convsmith.schedule.hardware import EngineLoops, engine_loops, engine_of, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing, side_by_side
 from convsmith.schedule.packed_operands import packed_statement
@@ -191,8 +191,8 @@ def _epilogues(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _orders(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the orders of groups, the blocks of tiles that they compute one by one, and the orders of the steps of the
-    reduction; steps that a copy engine brings are around the terms of one tap.
+    """Yield the orders of groups, the blocks of tiles that they compute one by one, their clusters, and the orders of
+    the steps of the reduction; steps that a copy engine brings are around the terms of one tap.
     """
     outer = [n for n in at.loops.of("batch", "n", "m") if at.loops.extents[n] > 1]
     for order in permutations(outer):
@@ -201,9 +201,20 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
     for n in outer:
         blocks = (count * at.config.group_size(n) for count in BLOCKS)
         yield from (dict(l2=((n, size),)) for size in blocks if size < at.loops.extents[n])
+    yield from _clusters(at)
     last = (at.nest.terms,) if at.nest is not None else ()
     for reduce in permutations(n for n in at.loops.of("k") if n not in last):
         yield dict(reduce=(*reduce, *last))
+
+
+def _clusters(at: DevicePoint) -> Iterator[Changes]:
+    """Yield the clusters of groups that share rows or columns, of as many groups as copies reach, and none."""
+    if at.nest is None:
+        return
+    yield dict(cluster=())
+    for loop, groups in product((at.nest.rows, at.nest.columns), engine_of(at.machine).clusters):
+        if groups * at.config.group_size(loop) <= at.loops.extents[loop]:
+            yield dict(cluster=((loop, groups),))
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:

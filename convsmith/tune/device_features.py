@@ -222,23 +222,29 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     """Return the features of all tiles of the busiest unit, of rows and columns that a copy engine brings, in cycles.
 
     A step takes as long as the slowest of its parts: its products; the reads of the factors by each group of warps; the
-    copies; and their latency, which the slots of all groups that reside on the unit share.
+    copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
+    rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
+    they wait for each other's slots.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
     (height, width), (tall, wide) = x.tile, x.row.result.shape
     tiles = units.turns(x.groups)
-    rows = 0
+    arriving = rows = 0.0
     for number, lines in enumerate(x.tile, 1):
         outer, inner = (x.terms, lines) if is_mn_major(x.row, number) else (lines, x.terms)
-        rows += outer * copied_rows(inner * size.bytes, engine)
+        arriving += outer * copied_rows(inner * size.bytes, engine)
+        rows += outer * copied_rows(inner * size.bytes, engine) / x.sharing[number - 1]
     reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
     at_once = tiles / units.turns(-(-x.groups // residing(x, size.bytes, machine)))
-    waits = 1 / (x.config.buffers * at_once)
+    waits, is_shared = 1 / (x.config.buffers * at_once), max(x.sharing) > 1
     step = (
         ("products", (("engine_product", height * width * x.terms * size.bits / 16),)),
-        ("loads", (("engine_read", reads),)), ("copies", (("engine_row", rows),)),
-        ("latency of copies", (("engine_wait", waits), ("engine_row_wait", waits * rows))),
+        ("loads", (("engine_read", reads), ("engine_arrival", arriving * is_shared))),
+        ("copies", (("engine_row", rows),)),
+        ("latency of copies", (
+            ("engine_wait", waits), ("engine_row_wait", waits * rows), ("engine_meeting", waits * is_shared),
+        )),
     )  # fmt: skip
     around = ("write-back", (("engine_result", height * width),))
     return Section(max(tiles * x.steps, x.longest), step, overlap=inf), Section(tiles, (around,))

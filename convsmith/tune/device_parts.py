@@ -27,6 +27,10 @@ from convsmith.tune.features import cycles
 __all__ = ["engine_cycles", "parts_lines", "ranked_tiles", "shared_by_groups"]
 
 
+PAIR = 2
+"""Groups of the clusters of the model: pairs of units are neighbours on every device."""
+CLUSTERED = 0.95
+"""Largest ratio of the expected times with and without a cluster at which the model takes it: no cluster was timed."""
 MAX_SLOTTED = 24
 """Number of tiles for which the number of slots is chosen."""
 
@@ -41,7 +45,7 @@ def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
 
 def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
     """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones have the number of slots that
-    the model expects to be fastest.
+    the model expects to be fastest. Pairs of groups come first if they take `CLUSTERED` of the best time or less.
 
     Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken; of equal
     tiles, the one with fewest products.
@@ -59,7 +63,18 @@ def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -
         legal = (n for n in numbers if n <= x.config.buffers)
         ways = [x, *(x._replace(config=x.config.changed(buffers=n)) for n in legal)]
         slotted.append(min(ways, key=expected))
+    slotted += _pairs(slotted, st, machine)
     return [*sorted(slotted, key=by_time), *ranked[MAX_SLOTTED:]]
+
+
+def _pairs(tiles: Sequence[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
+    """Return the ``tiles`` in clusters of two along rows or columns, if they take `CLUSTERED` of the best time or less.
+    """
+    if PAIR not in engine_of(machine).clusters:
+        return []
+    most = CLUSTERED * min((engine_cycles(x, st, machine) for x in tiles), default=0.0)
+    pairs = (x.clustered(side, PAIR) for x in tiles for side in (0, 1) if x.around[side] >= PAIR)
+    return [x for x in pairs if engine_cycles(x, st, machine) <= most]
 
 
 def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:

@@ -106,7 +106,7 @@ def spelled(change: Callable[[Any, DialectCall, dict[str, Any]], None], monkeypa
 def no_release_to_the_other(monkeypatch: pytest.MonkeyPatch) -> Artifact:
     """Consumers arrive at the barrier of the second group alone."""
     artifact = hopper_artifact(FAULTY)
-    text = re.sub(r"^.*mbarrier\.arrive\.release\.cluster.*\n", _every_second(), artifact.notes["ptx"], flags=re.M)
+    text = re.sub(r"^.*mbarrier\.arrive\.shared::cluster.*\n", _every_second(), artifact.notes["ptx"], flags=re.M)
     return replace(artifact, notes={**artifact.notes, "ptx": text})
 
 

@@ -94,6 +94,28 @@ def of_tile(columns: int, tile: tuple[int, int], buffers: int = 4) -> dict[str, 
     return time(engine_features(EngineTile(config, row, tile, 132, 1, 16, 64), st, machine), machine)
 
 
+def test_groups_of_a_cluster_read_shared_rows_once() -> None:
+    """A pair along rows shares the weights, one along columns the pixels: of 64 and 128 rows, half of those remain."""
+    machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))
+    assert machine.device is not None and machine.device.engine is not None
+    row = next(row for row in machine.instructions if row.name == "wgmma_m64n128k16_bf16")
+    config = Config("sm_90a", "oc", buffers=4, instruction=row.name, realise="hardware", shared=("src", "wei"),
+                    group=(("ow", 64), ("oc", 128), ("ic", 64)))  # fmt: skip
+    alone = EngineTile(config, row, (64, 128), 6, 1, 16, 64, around=(3, 2))
+    pairs = [alone.clustered(side, 2) for side in (0, 1)]
+    assert [(x.groups, x.sharing) for x in (alone, *pairs)] == [(6, (1, 1)), (8, (1, 2)), (6, (2, 1))]
+    counted = []
+    for x in (alone, *pairs):
+        step, _ = engine_features(x, st, machine)
+        counted.append({name: n for _, events in step.causes for name, n in events})
+    assert [x["engine_row"] for x in counted] == [192, 128, 160]
+    assert [x["engine_arrival"] for x in counted] == [0, 192, 192]
+    assert not counted[0]["engine_meeting"] and all(x["engine_meeting"] == x["engine_wait"] for x in counted[1:])
+    with interning():
+        assert device_config(parse_problem(LAYER.replace("mb4ic64ih14oc64oh14", "mb32ic256ih28oc256oh28")), machine
+                             ).tiles_at("cluster") == (("mb_oh_ow", 2),)  # fmt: skip
+
+
 def test_a_step_takes_as_long_as_its_slowest_part() -> None:
     """Factors that small instructions read more often, products of a large tile, copies of few slots."""
     wide, narrow = of_tile(64, (64, 64), 8), of_tile(16, (64, 64), 8)

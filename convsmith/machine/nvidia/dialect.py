@@ -80,7 +80,7 @@ TESTED_BARRIER = _split_barrier("test.wait.shared")
 TRIED_BARRIER = _split_barrier(f"try.wait.{_GROUP_SCOPE}")
 """Split barriers of sm_90, which suspends threads that wait."""
 _PRODUCTS = "llvm.nvvm.wgmma"
-_MAP, _ARRIVE_AT = "llvm.nvvm.mapa.shared.cluster", "llvm.nvvm.mbarrier.arrive.scope.cluster.space.cluster"
+_MAP, _ARRIVE_AT = "llvm.nvvm.mapa.shared.cluster", "llvm.nvvm.mbarrier.arrive.scope.cta.space.cluster"
 PIPELINES = PipelineCalls(
     init=_INIT,
     initialised=_void("llvm.nvvm.fence.mbarrier_init.release.cluster"),
@@ -93,8 +93,6 @@ PIPELINES = PipelineCalls(
         (f"declare ptr addrspace(7) @{_MAP}({_BARRIER_AT}, i32)", f"declare void @{_ARRIVE_AT}(ptr addrspace(7), i32)"),
         effect=f"call void @{_ARRIVE_AT}(ptr addrspace(7) {{0}}, i32 1)",
     ),
-    has_ended_for_all=_result("i1", "llvm.nvvm.mbarrier.try.wait.parity.scope.cluster.space.cta",
-                              f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{parity}}"),
     meet=DialectCall(
         (), tuple(f"declare void @llvm.nvvm.barrier.cluster.{x}()" for x in ("arrive", "wait")),
         effect="call void @llvm.nvvm.barrier.cluster.arrive()\n  call void @llvm.nvvm.barrier.cluster.wait()",
