@@ -107,6 +107,15 @@ def exp(x: Value, high: float = 89.0) -> Value:
     return mul(mul(polynomial(r, _EXP), _exponent(half)), _exponent(sub(bits, half)))
 
 
+def exp_of_negative(x: Value) -> Value:
+    """Return exp(x) for x <= 0, and 0 for results below 2**-126.  fit 3e-9.
+
+    The least argument has the power -127, whose exponent field is that of zero.
+    """
+    r, bits = _reduced(Binary("max", x, f32(-127 * math.log(2))))
+    return mul(polynomial(r, _EXP), _exponent(bits))
+
+
 def expm1_of_negative(x: Value) -> Value:
     """Return exp(x) - 1 for x <= 0.  fit 2e-8."""
     r, bits = _reduced(Binary("max", x, f32(-18.0)))

@@ -109,7 +109,8 @@ OPERATORS: dict[str, Operator] = {
 
 NORMS: dict[str, Operator] = {
     **{f"{word} of {n} by {k}": Softmax("f32", (n, k, e), word == "log softmax")
-       for word in ("softmax", "log softmax") for n, k, e in ((5, 40, 1), (1, 100, 1), (3, 7, 1), (2, 5, 20))},
+       for word in ("softmax", "log softmax")
+       for n, k, e in ((5, 40, 1), (1, 100, 1), (3, 130, 1), (3, 7, 1), (2, 5, 20))},
     "softmax of bytes": OnBytes(Softmax("f32", (5, 40, 1)), ("u8", "f32"), coded=False),
     **{f"rows of {k}": RowNorm("f32", (n, k), 1e-5) for n, k in ((5, 40), (1, 100), (3, 7))},
     "rows without means": RowNorm("f32", (5, 40), 1e-3, ("scale",), centred=False),
@@ -211,6 +212,14 @@ def test_inner_arrays_hold_one_row(op: Operator) -> None:
     allocated = (s.buffer for s in statements_of(plan.given.lowered.body) if isinstance(s, Alloc))
     held = [b.size for b in allocated if b.scope == "cache"]
     assert held and max(held) <= 64
+
+
+def test_shares_far_below_the_largest_are_zero() -> None:
+    op = Softmax("f32", (1, 7, 1))
+    x = np.float32([0, -np.inf, -1000, -88.1, -87.2, -60, -1e-3]).reshape(1, 7, 1)
+    found: Any = HostKernel(operator_artifact(op, registry.target(None, ("f32",) * 3), 1)).run({"src": x})["dst"]
+    assert not found[0, 1:4].any() and found[0, 4, 0] > 0
+    np.testing.assert_allclose(found, op.reference(x), 1e-6, 2.0**-126)
 
 
 @pytest.mark.parametrize("name", ["max of windows", "channels joined", "mean of channels"])

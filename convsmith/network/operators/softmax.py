@@ -9,12 +9,12 @@ import numpy as np
 
 from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var, minimum
-from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Value, const
+from convsmith.ir.types import F32, dtype
+from convsmith.ir.value import Binary, Value, const, dtype_of
 from convsmith.network.operators.arrays import ArrayOperator
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.elementwise import elementwise
-from convsmith.statement.maths import mul, sub
+from convsmith.statement.maths import exp_of_negative, mul, sub
 from convsmith.statement.operator import (
     RESULT,
     Loader,
@@ -29,8 +29,10 @@ __all__ = ["Softmax"]
 
 _SERIES, _MOST, _GROWN, _TOTAL = "series", "most", "grown", "total"
 
-LANES = 16
-"""Series of adjacent elements of a row whose maxima are found side by side."""
+SERIES = (64, 16)
+"""Numbers of series of adjacent elements of a row whose maxima are found side by side: several vectors, whose latencies
+overlap, then a few elements, which are compared one after the other. A row has two elements of each series.
+"""
 
 
 @record(frozen=True)
@@ -57,13 +59,15 @@ class Softmax(ArrayOperator):
         logarithms of their sums.
         """
         outer, _, inner = self.shape
-        one, series = (outer, 1, inner), [(_SERIES, (outer, LANES, 1))] if self._has_series else []
+        one, series = (outer, 1, inner), [(f"{_SERIES}{n}", (outer, n, 1)) for n in self._series]
         rows = (*series, (_MOST, one), *([] if self.log else [(_GROWN, self.shape)]), (_TOTAL, one))
         return tuple(array(name, self.type, shape) for name, shape in rows)
 
     @property
-    def _has_series(self) -> bool:
-        return self.shape[2] == 1 and self.shape[1] >= 2 * LANES
+    def _series(self) -> tuple[int, ...]:
+        """The numbers of series; none if the elements of a row are apart, or few."""
+        _, size, inner = self.shape
+        return tuple(n for n in SERIES if inner == 1 and size >= 2 * n)
 
     def nests(self) -> OperatorNests:
         """Return the nests of the inner arrays, and that of the result."""
@@ -93,19 +97,11 @@ class Softmax(ArrayOperator):
             own, dims, _ = at(size)
             made.append(OperatorNest(dims, tuple(own), lambda load, _: value(load, own), to=to))
 
-        if self._has_series:
-            series, step = Var("s"), Var("t")
-            place = minimum(step * LANES, size - LANES) + series  # the last steps overlap
-            dims, terms = (("d", outer), ("s", LANES)), (("t", -(-size // LANES)),)
-            made.append(
-                OperatorNest(
-                    dims, (Var("d"), series, 0), _whole, terms, lambda load: load("src", (Var("d"), place, 0)), "max",
-                    to=_SERIES,
-                )
-            )  # fmt: skip
-            reduced(LANES, "max", lambda load, own: load(_SERIES, own), _MOST)
-        else:
-            reduced(size, "max", lambda load, own: load("src", own), _MOST)
+        source, count = "src", size
+        for n in self._series:
+            made.append(self._maxima(source, count, n))
+            source, count = f"{_SERIES}{n}", n
+        reduced(count, "max", lambda load, own: load(source, own), _MOST)
         if self.log:
             reduced(size, "add", lambda load, own: _exp(away(load, own)), _TOTAL)
             each(lambda load, own: sub(away(load, own), load(_TOTAL, (own[0], 0, own[2]))), RESULT)
@@ -114,6 +110,15 @@ class Softmax(ArrayOperator):
             reduced(size, "add", lambda load, own: load(_GROWN, own), _TOTAL)
             each(lambda load, own: mul(load(_GROWN, own), load(_TOTAL, (own[0], 0, own[2]))), RESULT)
         return nests_of(self, made)
+
+    def _maxima(self, source: str, count: int, n: int) -> OperatorNest:
+        """Return the nest of the largest elements of ``n`` series of the ``count`` elements of rows of an array."""
+        row, series, step = Var(f"d{_SERIES}{n}"), Var(f"s{n}"), Var(f"t{n}")
+        place = minimum(step * n, count - n) + series  # the last steps overlap
+        return OperatorNest(
+            ((str(row), self.shape[0]), (str(series), n)), (row, series, 0), _whole, ((str(step), -(-count // n)),),
+            lambda load: load(source, (row, place, 0)), "max", to=f"{_SERIES}{n}",
+        )  # fmt: skip
 
     def _total(self, _: Loader, found: Value | None) -> Value:
         """Return what the result needs of the sum of the exponentials of a row."""
@@ -129,7 +134,8 @@ class Softmax(ArrayOperator):
 
 
 def _exp(x: Value) -> Value:
-    return elementwise("exp", x, 0, 0)
+    """Return the exponential of a distance from the largest element, which is negative or zero."""
+    return exp_of_negative(x) if dtype_of(x) is F32 else elementwise("exp", x, 0, 0)
 
 
 def _whole(_: Loader, found: Value | None) -> Value:
