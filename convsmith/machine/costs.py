@@ -167,6 +167,8 @@ class Costs:
     """
     run: float = 1.0
     """Lines that arrive in the time which the first line of a run of neighbours takes besides."""
+    far_run: float = 0.0
+    """Lines that arrive from beyond the second-level cache in the time which the first one of a run takes besides."""
     evicted_run: float = 2.0
     """Lines that arrive in the time of a run whose lines other ones have evicted, because they fall into few sets."""
     spill: float = 4.0

@@ -67,6 +67,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "exposed_near_run": costs.exposed_near * costs.run / rate,
         "exposed_evicted_run": costs.exposed_near * costs.evicted_run / rate,
         "exposed_far_byte": costs.exposed_far / rate,
+        "exposed_far_run": costs.exposed_far * costs.far_run / rate,
         "refill_byte": 1 / costs.refill,
         "page_turn_near": costs.page_near * costs.page_turn,
         "between_cores_byte": 1 / costs.between_cores,

@@ -23,6 +23,8 @@ from convsmith.tune.windows import elements_at_a_border, first_reads, live_vecto
 
 LATE_LINES = 2.0
 """Lines that the second-level cache delivers in the time which the first line of a run takes besides, in a loop."""
+FAR_IMAGES = 4
+"""Second-level caches that images must exceed for lines to come from so far that jumps between them count."""
 BORDERED = 2
 """Number of tiles of a row that meet a border, the first and the last, if there are as many."""
 
@@ -445,8 +447,19 @@ class Model(SharedFacts):
             ("exposed_near_byte", moved.near), ("exposed_near_run", moved.near * part),
             ("exposed_evicted_run", again * part),
         )  # fmt: skip
-        beyond = (("exposed_far_byte", moved.means[1]),) if self.footprint() > self.target.l2.bytes else ()
+        far = moved.means[1] if self.footprint() > self.target.l2.bytes else 0.0
+        runs = far * part if self.outpaces_prefetcher() else 0.0
+        beyond = (("exposed_far_byte", far), ("exposed_far_run", runs)) if far else ()
         return Section(1, (("lines", (*events, *beyond)),))
+
+    def outpaces_prefetcher(self) -> bool:
+        """Return whether runs of neighbouring pixels are further apart than prefetchers of strides follow, half a page,
+        in images that the second-level cache does not hold, and several of them do not hold together.
+        """
+        images = self.sizes[self.images] if self.images else 1
+        pixel, size = self.st.of("m")[-1].name, dtype(self.st.c.dtype).bytes
+        far = self.footprint() > max(images, FAR_IMAGES) * self.target.l2.bytes
+        return far and self.stride_of(pixel) * size > self.target.costs.page // 2
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered

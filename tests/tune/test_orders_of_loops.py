@@ -106,6 +106,20 @@ def test_taps_run_within_channels_where_pixels_arrive_late(line: str, reduce: st
     assert default_config(problem, AVX512).reduce[-1] != "kw"
 
 
+@pytest.mark.parametrize(
+    ("line", "inner"),
+    [
+        (f"{LAST} g1024mb4ic1024ih43oc1024oh42kh2ph0", "g"),  # pixels are a page apart, and come from far
+        (f"{LAST} g1152mb32ic1152ih7oc1152oh7kh3ph1", "ow"),  # the second-level cache holds the image
+        (f"{LAST} g480mb4ic480ih32oc480oh32kh3ph1", "ow"),  # prefetchers follow steps of 1,920 bytes
+    ],
+)
+def test_channels_are_innermost_where_runs_of_pixels_come_from_far(line: str, inner: str) -> None:
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AVX512)
+    order = default_config(parse_problem(line), zen5).order
+    assert max("g", "ow", key=order.index) == inner
+
+
 DEPTHS = [
     (f"{LAST} g64mb1ic64id16ih56iw56oc64kd3kh3kw3pd1ph1pw1", ["mb", "oh", "od", "ow"]),
     (f"{LAST} g24mb1ic24id16ih112iw112oc24od16oh56ow56kd5kh3kw3sd1sh2sw2pd2ph1pw1", ["mb", "oh", "od", "ow"]),
