@@ -28,7 +28,8 @@ class Facts:
     ``masked_bytes`` have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant
     to an address does not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where
     they have predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is
-    repeated. With ``loads_words``, vectors of bytes are loaded as words.
+    repeated. Larger and smaller numbers of registers of 128 bits are found by intrinsics whose names begin with
+    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words.
     """
 
     triple: str
@@ -41,6 +42,7 @@ class Facts:
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
     zero_lookup: str = ""
+    extremes: str = ""
     dialect: Dialect | None = None
     fence: str = ""
     debug: DebugLines | None = None

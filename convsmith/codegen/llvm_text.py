@@ -7,7 +7,6 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import copysign
 from typing import Any
 
 from convsmith.arith.ranges import Range, try_interval
@@ -38,12 +37,8 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
 )
-from convsmith.ir.types import DType
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, statements_of, walk
-
-_ZERO_BITS = 128
-"""Bits of a register that `zero_lookup` fills."""
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:
@@ -67,7 +62,7 @@ class FunctionEmitter(ValueEmitter):
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.loads_words = facts.loads_words
         self.word_lookup = facts.word_lookup
-        self.zero_lookup = facts.zero_lookup
+        self.zero_lookup, self.extremes = facts.zero_lookup, facts.extremes
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.updated = frozenset(updated_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
@@ -214,27 +209,11 @@ class FunctionEmitter(ValueEmitter):
         lanes = s.lanes.count if s.lanes else 0
         if lanes and s.buffer.scope == "fragment" and isinstance(s.value, Load):
             x = self._load_rows(s.value)
-        elif self.zero_lookup and self._begins_sums(s, lanes):
-            x = self._unshared_zeros(s.buffer.dtype, lanes)
         else:
             x = self.value(s.value, lanes)
         if s.lanes and self.is_held(s.buffer) and s.lanes.active < s.lanes.count:
             raise InternalError(f"a part of register array {s.buffer.name} is written")
         self.store(s.buffer, s.index, s.lanes, x)
-
-    def _begins_sums(self, s: Store, lanes: int) -> bool:
-        """Return whether a statement gives zeros to a register of sums; all bits of the zeros are zero."""
-        v = s.value
-        is_zero = isinstance(v, Const) and v.value == 0 and copysign(1, v.value) > 0
-        return is_zero and self.is_held(s.buffer) and lanes * s.buffer.dtype.bits == _ZERO_BITS
-
-    def _unshared_zeros(self, t: DType, lanes: int) -> str:
-        """Return a vector of zeros that is no constant."""
-        register, name = f"<{_ZERO_BITS // 8} x i8>", f"@{self.zero_lookup}"
-        self.declared[f"declare {register} {name}({register}, {register})"] = None
-        beyond = f"{register} splat (i8 -1)"
-        found = self.put(f"call {register} {name}({beyond}, {beyond})")
-        return self.put(f"bitcast {register} {found} to <{lanes} x {t.llvm}>")
 
     def _load_rows(self, v: Load) -> str:
         """Return the vector of rows of adjacent lanes in memory. The last lanes may be absent, and are zero."""
@@ -420,6 +399,7 @@ class FunctionEmitter(ValueEmitter):
         ]  # fmt: skip
         self.lines[mark:mark] = head
         self.start(end)
+        self.is_after_sums = self.is_after_sums or bool(slots)
         if not sure:
             self._meet(before, origin, parts_after, last)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import copysign
 
 from convsmith.codegen.accesses import AccessEmitter
 from convsmith.codegen.bounds import bounds_of
@@ -35,9 +36,16 @@ from convsmith.ir.value import (
 )
 from convsmith.ir.walk import children, variables_of, walk
 
+REGISTER_BITS = 128
+"""Bits of the registers of machines that have functions for zeros and for larger numbers."""
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
+
+
+def _has_no_bit(v: Const) -> bool:
+    """Return whether all bits of a number are zero."""
+    return v.value == 0 and copysign(1, v.value) > 0
 
 
 class ValueEmitter(AccessEmitter):
@@ -54,6 +62,10 @@ class ValueEmitter(AccessEmitter):
         self.has_fused_steps = False
         self.reads_scalars = False
         self.word_lookup = ""
+        self.zero_lookup = ""
+        self.extremes = ""
+        self.is_after_sums = False
+        """Whether a loop before the current statement adds up in registers."""
         self.shared: dict[tuple[Value, int], str] = {}
         self.current = "entry"
         self.has_constant_values = False
@@ -70,6 +82,8 @@ class ValueEmitter(AccessEmitter):
         A value that occurs several times in a statement is computed once; call :meth:`forget` before each statement.
         """
         if isinstance(v, Const):
+            if self.is_after_sums and self.zero_lookup and lanes * dtype_of(v).bits == REGISTER_BITS and _has_no_bit(v):
+                return self._zeros(dtype_of(v), lanes)
             return self.const(v.dtype, v.value, lanes)
         operand = self.shared.get((v, lanes))
         if operand is None and self.has_constant_values:
@@ -78,6 +92,14 @@ class ValueEmitter(AccessEmitter):
             operand = self._value(v, lanes)
             self.shared[v, lanes] = operand
         return operand
+
+    def _zeros(self, t: DType, lanes: int) -> str:
+        """Return a register of zeros that is no constant."""
+        register, name = f"<{REGISTER_BITS // 8} x i8>", f"@{self.zero_lookup}"
+        self.declared[f"declare {register} {name}({register}, {register})"] = None
+        beyond = f"{register} splat (i8 -1)"
+        found = self.put(f"call {register} {name}({beyond}, {beyond})")
+        return self.put(f"bitcast {register} {found} to {self.type(t, lanes)}")
 
     def compute_ahead(self, stores: Sequence[Store], moving: set[Var]) -> None:
         """Compute the values within ``stores`` that are constant while the ``moving`` variables change.
@@ -201,7 +223,11 @@ class ValueEmitter(AccessEmitter):
         if v.op in _FLOAT_OPS:
             return self.operation(_FLOAT_OPS[v.op], t, lanes, a, b)
         # `b beats a ? b : a` gives a if a is NaN; b must be a number, or be tested as well.
-        best = self.choose(self.compare(f"fcmp {'ogt' if v.op == 'max' else 'olt'}", t, lanes, b, a), t, lanes, b, a)
+        if self.extremes and lanes * t.bits == REGISTER_BITS:
+            best = self.intrinsic(f"{self.extremes}{v.op}", t, lanes, a, b)
+        else:
+            beats = self.compare(f"fcmp {'ogt' if v.op == 'max' else 'olt'}", t, lanes, b, a)
+            best = self.choose(beats, t, lanes, b, a)
         if isinstance(v.b, Const):
             return best
         return self.choose(self.compare("fcmp uno", t, lanes, b, b), t, lanes, b, best)

@@ -66,8 +66,10 @@ class Machine:
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. ``word_lookup`` is LLVM's function that picks each of 32 words of a register from two
     registers of words, by its number in both, which lies between them. ``zero_lookup`` picks bytes of a register of 128
-    bits by number, and zeros for numbers beyond: sums start with such zeros where a compiler would keep a constant zero
-    in a register from there to its next use, across loops. The machine has masked loads of elements of at
+    bits by number, and zeros for numbers beyond: zeros behind loops of sums come from it where a compiler would keep a
+    constant in a register from one use to the next, across loops. ``extremes`` begins the names of intrinsics, ``max``
+    and ``min`` of two registers of 128 bits, that return the first number unless the second exceeds it, where LLVM
+    takes others for comparisons and selections. The machine has masked loads of elements of at
     least ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
     is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
@@ -114,6 +116,7 @@ class Machine:
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
     zero_lookup: str = ""
+    extremes: str = ""
     masked_bytes: int = 0
     has_masked_stores: bool = False
     has_word_products: bool = False

@@ -36,7 +36,9 @@ from convsmith.statement.maths import (
 def _relu(x: Value, alpha: float, beta: float, t: DType) -> Value:
     if alpha == 0:
         return Binary("max", x, const(t, 0))
-    return Where("lt", x, const(t, 0), mul(x, const(t, alpha)), x)
+    scaled = mul(x, const(t, alpha))
+    # A maximum is one instruction on most machines.
+    return Where("lt", x, scaled if 0 < alpha <= 1 else const(t, 0), scaled, x)
 
 
 def _clip(x: Value, alpha: float, beta: float, t: DType) -> Value:

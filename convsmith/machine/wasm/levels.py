@@ -32,9 +32,13 @@ _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoi
 SHOWN_BY_PRODUCTS = tuple(x for x in UNSIGNED_DOTS if x not in RELAXED)
 """Features that do not decide whether an engine accepts a module, but what its instructions compute."""
 _SHUFFLES = ("i8x16.shuffle", "i8x16.shuffle")
+_EXTREMES = "wasm.p"
+"""LLVM's functions `pmax` and `pmin`. For a comparison and a selection LLVM takes `relaxed_max`, which returns any
+operand if one is NaN, or instructions with a mask.
+"""
 _ZEROS = "llvm.wasm.swizzle"
-"""LLVM's function for zeros at the start of sums. V8 15.6 keeps one constant for these and for zeros of the epilogue,
-and spills a sum in the loop between them: layers with relu took 2.1 times as long.
+"""LLVM's function for zeros behind sums. V8 15.6 keeps one constant for zeros of the epilogue, those that sums begin
+with, and initial values of locals, and spills a sum in the loop between them: layers with relu took 2.1 times as long.
 """
 
 
@@ -51,7 +55,7 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
         attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
         lacks_fma=True, has_unsigned_offsets=True,
-        zero_lookup=_ZEROS,
+        zero_lookup=_ZEROS, extremes=_EXTREMES,
     )  # fmt: skip
 
 
