@@ -29,9 +29,10 @@ from convsmith.schedule.lower import pick_transpositions
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.channel_copies import ChannelCopy
+from convsmith.statement.filtered_axis import ERROR
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.statement.winograd import ERROR, WEIGHTS, Winograd, winograd
+from convsmith.statement.winograd import WEIGHTS, Winograd, winograd
 
 PIECES = 4
 """Maximum number of pieces of a transform's loop over tiles: the pieces at the borders of an image, and the interior.

@@ -26,6 +26,8 @@ from convsmith.statement.statement import Statement
 
 FACTORS = ("f32", "bf16", "f16")
 """Types of factors that are transformed in f32."""
+ERROR = 4.0
+"""Maximum expected error, relative to the direct statement, of a transform that `--accuracy=relaxed` admits."""
 REACH = 32
 """Maximum number of pixels that a tile covers along an axis, at the finer side, which bounds the size of the matrices.
 Straight-line code grows with their size, and the search for shared sums takes cubic time.
@@ -66,6 +68,9 @@ class FilteredAxis:
     ``pixel`` and ``tap`` are dims of the direct statement; taps are ``flipped`` where the source's pixel falls with the
     tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles. With a ``pad``, the
     correlation is transposed: a pixel of the source meets every pixel of the result that ``stride`` divides.
+
+    All ``taps`` are in ``groups`` of r, of which the last may have absent taps. With several groups, r is m: group g of
+    a tile filters the pixels that group 0 of tile ``t + g`` does, so that both share the transformed pixels.
     """
 
     letter: str
@@ -82,6 +87,8 @@ class FilteredAxis:
     outputs: int
     block: int
     pad: int | None = None
+    groups: int = 1
+    taps: int = 1
 
     @property
     def pixels(self) -> int:
@@ -121,6 +128,16 @@ class FilteredAxis:
         return error_ratio(self.m, self.r, self.stride)
 
     @property
+    def group(self) -> str:
+        """The loop over groups of taps."""
+        return f"g{self.letter}"
+
+    @property
+    def sources(self) -> int:
+        """Tiles of the source that a block transforms: those of all groups of taps."""
+        return self.block + self.groups - 1
+
+    @property
     def first(self) -> Index:
         """The first input of the current tile."""
         return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
@@ -128,7 +145,7 @@ class FilteredAxis:
     @property
     def read(self) -> int:
         """Pixels of the source that a block reads, from the first to the last."""
-        return min((self.block - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
+        return min((self.sources - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
 
     @property
     def first_read(self) -> Index:
@@ -152,6 +169,9 @@ class FilteredAxis:
 def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int]) -> tuple[FilteredAxis, ...]:
     """Return the axes of ``direct``, a statement of ``problem``, with F(m, r) along the pixel loops of ``sizes``, which
     give m; a block has all tiles. ConfigError if a loop has no such tiles.
+
+    Along the only axis, F(m, m) filters taps in groups of m if F(m, r) errs by more than `ERROR`, or needs too many
+    points.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
 
@@ -185,8 +205,10 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
             )
         if pad is not None and m % step:
             raise refuse(f"{pixel.name}:{m} is no multiple of {step}, the stride by data along axis {letter}")
-        of_class = m if pad is None else m // step
-        if of_class > 1 and (points := points_of(of_class, tap.size, step)) > len(POINTS):
+        of_class, groups, taps_of_group = m if pad is None else m // step, 1, tap.size
+        if len(pixels) == 1 and step == dilation == 1 and pad is None and 1 < m < tap.size and _is_long(m, tap.size):
+            groups, taps_of_group = -(-tap.size // m), m
+        if of_class > 1 and (points := points_of(of_class, taps_of_group, step)) > len(POINTS):
             raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
         if (reach := max(m, (of_class - 1) * step + tap.size)) > REACH:
             raise refuse(
@@ -200,11 +222,16 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
             start, size = first_input(tap.size, step, pad), m // step
         axes.append(
             FilteredAxis(
-                letter, pixel.name, tap.name, m, tap.size, step, start, size, abs(dilation), dilation < 0, inputs,
-                pixel.size, -(-pixel.size // m), pad,
+                letter, pixel.name, tap.name, m, taps_of_group, step, start, size, abs(dilation), dilation < 0, inputs,
+                pixel.size, -(-pixel.size // m), pad, groups, tap.size,
             )
         )  # fmt: skip
     return tuple(axes)
+
+
+def _is_long(m: int, taps: int) -> bool:
+    """Return whether F(m, taps) needs too many points, or errs by more than `ERROR`."""
+    return points_of(m, taps) > len(POINTS) or error_ratio(m, taps) > ERROR
 
 
 def check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:

@@ -47,8 +47,6 @@ SOURCES = 2.0**64
 """Largest magnitude of sources for which no sum overflows, whatever the weights within their limit are. It is the
 square root of f32's range; weights may use the other half, divided by the growth in the transforms.
 """
-ERROR = 4.0
-"""Maximum expected error, relative to the direct statement, of a transform that `--accuracy=relaxed` admits."""
 
 
 @record(frozen=True)
@@ -93,13 +91,19 @@ class Winograd:
         (k,) = (d for d in direct.of("k") if not d.axis)
         (n,) = direct.of("n")
         tiles = tuple(Dim(f"t{x.letter}", x.block, "m", x.letter) for x in self.tiled)
+        split = tuple(x for x in self.axes if x.groups > 1)
+        of_taps = tuple(Dim(x.group, x.groups, "k", x.letter) for x in split)
         frequency = Dim(FREQUENCY, prod(x.frequencies for x in axes), "batch")
         groups = direct.of("batch")
-        a = self._view(SOURCE, (frequency, *tiles), k)
-        b = self._view(WEIGHTS, (frequency, *groups, k), n, is_constant=True)
+        sources = tuple(replace(d, size=x.sources) for d, x in zip(tiles, self.tiled))
+        a = self._view(SOURCE, (frequency, *sources), k)
+        moved = {Var(f"t{x.letter}"): Var(f"t{x.letter}") + Var(x.group) for x in split}
+        a = replace(a, coords=tuple(substitute(c, moved) for c in a.coords))
+        b = self._view(WEIGHTS, (frequency, *groups, *of_taps, k), n, is_constant=True)
         c = self._view(PRODUCTS, (frequency, *tiles), n)
+        summed = (*(d.name for d in of_taps), k.name)
         return Statement(
-            (frequency, *groups, n, *tiles, k), (a, b), c, (k.name,), direct.acc, name="conv", finish="sum",
+            (frequency, *groups, n, *tiles, *of_taps, k), (a, b), c, summed, direct.acc, name="conv", finish="sum",
             part_of=direct,
         )  # fmt: skip
 
@@ -157,7 +161,7 @@ class Winograd:
         Half of f32's range is left for rounding.
         """
         (k,) = (d for d in self.direct.of("k") if not d.axis)
-        most = 2.0**127 / (SOURCES * k.size * prod(x.codes.growth for x in self.axes))
+        most = 2.0**127 / (SOURCES * k.size * prod(x.codes.growth * x.groups for x in self.axes))
         return 2.0 ** (frexp(most)[1] - 1)
 
     @property
@@ -292,7 +296,8 @@ class Winograd:
     def _of_tiles(self, end: str, body: Stmt) -> Stmt:
         """Return the loops over the tiles of a block around ``body``."""
         tiles = (v for v in self._ends(end).values() if isinstance(v, Var))
-        return loop_nest(((v, as_index(x.block)) for v, x in zip(tiles, self.tiled)), body)
+        counts = (x.sources if end == "s" else x.block for x in self.tiled)
+        return loop_nest(((v, as_index(n)) for v, n in zip(tiles, counts)), body)
 
     def _transform(self, end: str, channels: int, type_: DType) -> TileTransform:
         codes = [x.codes.input if end == "s" else x.codes.output for x in self.axes]
@@ -301,15 +306,19 @@ class Winograd:
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
         (k,) = (d for d in self.direct.of("k") if not d.axis)
+        split = [(Var(x.group), as_index(x.groups)) for x in self.axes if x.groups > 1]
         outer = [(Var(d.name), as_index(d.size)) for d in (*self.direct.of("batch"), k)]
+        outer[-1:-1] = split
         buffers = Buffers(self.problem, view, self.product.b)
         given, result = buffers[view.name], buffers[WEIGHTS]
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
-            taps = {Var(x.tap): i for x, i in zip(self.axes, at)}
-            point = {**taps, Var(n.name): channel}
+            taps = [i + (Var(x.group) * x.r if x.groups > 1 else 0) for x, i in zip(self.axes, at)]
+            point = {**{Var(x.tap): i for x, i in zip(self.axes, taps)}, Var(n.name): channel}
             element: Value = Load(given, tuple(substitute(c, point) for c in view.coords), None)
-            return element if dtype_of(element) is result.dtype else Cast(result.dtype, element)
+            element = element if dtype_of(element) is result.dtype else Cast(result.dtype, element)
+            there = conj(i < x.taps for x, i in zip(self.axes, taps) if x.groups > 1)
+            return element if is_true(there) else Select(there, element, const(result.dtype, 0))
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
             return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)

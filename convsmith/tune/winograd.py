@@ -249,11 +249,13 @@ def _tiles(
 
 def _transforms(made: Winograd, absent: float) -> Section:
     """Return the section of the transforms of source and result; ``absent`` is the ratio of tiles to those inside."""
-    loads, products = 0, 0
+    loads, products = 0.0, 0.0
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
         codes = [getattr(x.codes, matrix) for x in made.axes]
         shape = [code.inputs for code in codes]
-        vectors = -(-view.layout.shape[-1] // made.width)
+        vectors: float = -(-view.layout.shape[-1] // made.width)
+        if matrix == "input":
+            vectors *= prod(x.sources / x.block for x in made.axes)
         for n, code in enumerate(codes):
             lines = prod(shape) // shape[n] * vectors
             shape[n] = len(code.results)
