@@ -27,6 +27,9 @@ CASES = {
     ),
     "a-residue-class-without-taps": ("--deconv mb1ic2iw4oc3ow11kw2sw3pw0", "--winograd=ow:6"),
     "two-of-seven": ("mb1ic2iw6oc3ow6kw7pw3", "--winograd=ow:2"),
+    "ten-in-groups-of-three": ("mb1ic2iw9oc3ow9kw10pw5", "--winograd=ow:3"),
+    "eleven-in-groups-of-two-and-blocks": ("--stag=axb mb2ic3iw11oc4ow9kw11pw4", "--winograd=ow:2 --block=ow:3"),
+    "nine-in-whole-groups-of-channels": ("g2mb1ic4iw13oc6ow5kw9", "--winograd=ow:3 --block=ow:1"),
 }
 
 
@@ -47,3 +50,17 @@ def test_exact_after_some_steps(name: str) -> None:
         last = len(made.pipeline)
         oracle.skip = lambda number: number not in (0, last // 2, last)
         run_steps(made.program.naive(), made.pipeline, [oracle])
+
+
+@pytest.mark.parametrize(
+    "line, m, groups", [("mb1ic2iw12oc3kw7pw3", 2, 1), ("mb1ic2iw12oc3kw7pw3", 4, 2), ("mb1ic2iw12oc3kw11pw5", 2, 6)]
+)
+def test_long_filters_are_in_groups(line: str, m: int, groups: int) -> None:
+    """A block transforms the tiles of all groups once; F(2, 7) errs little enough as a whole."""
+    words = f"--winograd=ow:{m} --block=ow:2"
+    config = Config.parse(f"--target=generic --lane=oc --register=oc:4,tw:2 --pack=wei_w {words}")
+    (transform,) = plan(parse_problem(line), config, small_target()).program.transforms
+    (axis,) = transform.axes
+    assert (axis.groups, axis.sources) == (groups, axis.block + groups - 1)
+    assert ("gw" in transform.product.extents) == (groups > 1)
+    assert transform.product.a.layout.shape[2] == axis.sources and transform.error <= 4
