@@ -78,6 +78,16 @@ class Costs:
     """Bytes of a page."""
     page_turn: float = 0
     """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
+    instruction: int = 8
+    """Bytes of an instruction on vectors with an operand in memory."""
+    byte_product: int = 3
+    """Instructions of a multiply-add of vectors of which an operand is extended from bytes."""
+    masked_word: int = 4
+    """Minimum bytes of an element of which a masked store of a vector takes no longer than another one."""
+    code_kept: int = 32 << 10
+    """Bytes of code that the first-level cache of instructions keeps."""
+    code_byte: float = 0.037
+    """Cycles to fetch a byte of code that it does not keep, measured on Zen 5."""
     pages: int = 64
     """Pages that have an entry in the first table of addresses."""
     pages_near: int = 8 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Mod, Var, is_false
 from convsmith.ir.instruction import Instruction
@@ -346,7 +347,15 @@ def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
     ):
         return 0
     steps = view_steps(st.a)
-    moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.extent > 1)
+
+    def moved(dim: str, tile: int) -> int:
+        if (classes := st.residues.get(dim, 1)) == 1:
+            return tile * abs(steps.get(Var(dim), 0))
+        at = ({v: n * classes * (v.name == dim) for e in steps for v in variables_of(e)} for n in (0, tile))
+        first, last = (sum(c * int(evaluate(e, values)) for e, c in steps.items()) for values in at)
+        return abs(last - first)
+
+    moves = (moved(x.dims[-1], x.tile) for x in reversed(nest.outside) if x.extent > 1)
     return TILES_AHEAD * next((move for move in moves if move), 0) * dtype(st.a.dtype).bytes
 
 

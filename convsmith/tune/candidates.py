@@ -9,11 +9,7 @@ from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
-from convsmith.ir.buffer import make_buffer
 from convsmith.ir.intern import one_table
-from convsmith.ir.types import dtype
-from convsmith.ir.value import Load, Value
-from convsmith.ir.walk import walk
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -22,11 +18,11 @@ from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.schedule.packed_operands import multiplies_words
 from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import registers
-from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.arrangements import arranged
+from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
@@ -270,7 +266,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
                 least = min(least, cycles * TIE_RATIO)
                 # A copy of an operand is made at a loop, whose place another order would change.
                 made_by = None if c.staged_at("pack_at") else (model, loops)
-                yield _ModelledChoice(Choice(cycles, model.emitted(loops, c), c), made_by)
+                yield _ModelledChoice(Choice(cycles, emitted(model, loops, c), c), made_by)
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:
@@ -287,10 +283,3 @@ def _serves(model: Model, config: Config) -> bool:
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:
     """Return the config that the model expects to be fastest."""
     return candidates(problem, target, threads, 1)[0].config
-
-
-def operations(p: Problem, st: Statement) -> int:
-    """Return the number of operations from a sum to the result's element."""
-    sums = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
-    element = Epilogue(p, st, Buffers(p, st.a, st.b, st.c, *st.sums)).value(sums)
-    return sum(isinstance(v, Value) for v in walk(element))

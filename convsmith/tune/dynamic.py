@@ -31,7 +31,8 @@ from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import HOPELESS_RATIO, LONG_EPILOGUE, operations
+from convsmith.tune.candidates import HOPELESS_RATIO, LONG_EPILOGUE
+from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests

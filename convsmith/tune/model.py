@@ -11,10 +11,12 @@ from math import gcd, inf, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
+from convsmith.ir.value import MAX_SPREAD
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
+from convsmith.tune.code_size import bytes_of_code, passes, splits
 from convsmith.tune.copies import copied, packed
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
@@ -153,16 +155,16 @@ class Model(SharedFacts):
         lanes = self.filled(lane)
         total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
         if along_k:
-            columns = _splits(total, tile.get(self.n, 1))
+            columns = splits(total, tile.get(self.n, 1))
         else:
             runs = (-(-n // lanes) for n in self.columns(loops, lane))
-            columns = [x for n in runs for x in _splits(n, max(tile[lane] // lanes, 1))]
+            columns = [x for n in runs for x in splits(n, max(tile[lane] // lanes, 1))]
         pixels = [(1, 1)]
         rows = loops.of("m")
         if loops.kinds[lane] == "m":
             rows = [self.n, *(n for n in rows if n != lane and n in tile)]
         for name in rows:
-            pixels = [(m * a, n * b) for m, n in pixels for a, b in _splits(loops.extents[name], tile.get(name, 1))]
+            pixels = [(m * a, n * b) for m, n in pixels for a, b in splits(loops.extents[name], tile.get(name, 1))]
         counted = {lane, *rows} | ({self.n} if along_k else set())
         around: float = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
         around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
@@ -186,7 +188,10 @@ class Model(SharedFacts):
             sections = self.vector_sections(loops, config, tiles, steps, passing, near)
         sections += [Section(1, (("packing", events),)) for events in packed(self, config, loops.kinds[lane] == "m")]
         copy = copied(self, loops, config)
-        return *sections, *((Section(1, (("padded copy", copy),)),) if copy else ())
+        sections += [Section(1, (("padded copy", copy),))] if copy else []
+        if (far := bytes_of_code(self, loops, config) - target.costs.code_kept) > 0:
+            sections.append(Section(passes(self, loops, config), (("code", (("code_byte", far),)),)))
+        return tuple(sections)
 
     def passes_channels(self, config: Config) -> bool:
         """Return whether tiles of all channels are computed between two tiles of a channel."""
@@ -200,7 +205,18 @@ class Model(SharedFacts):
             return (("pack", vectors * self.lanes * self.lanes / neighbours),)
         if (apart := self.stride_of(lane)) != 1:
             return ((self.scattering(apart * self.bytes, tile.get(lane, 1)), vectors * self.lanes),)
-        return (("scatter", vectors * self.lanes),) if lane in self.classes and lane != self.n else ()
+        if lane not in self.classes or lane == self.n:
+            return ()
+        return (("scatter", vectors * self._stores_of_class(lane)),)
+
+    def _stores_of_class(self, lane: str) -> int:
+        """Return the stores of a vector of results of one residue class: masked ones of the vectors that they reach, or
+        one for each lane.
+        """
+        step, target = self.classes[lane], self.target
+        is_word = dtype(self.st.c.dtype).bytes >= target.costs.masked_word
+        is_spread = target.has_masked_stores and is_word and 2 * step * step < self.sizes[lane]
+        return step if is_spread and step <= MAX_SPREAD else self.lanes
 
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
@@ -461,25 +477,6 @@ class Model(SharedFacts):
         far = self.footprint() > max(images, FAR_IMAGES) * self.target.l2.bytes
         return far and self.stride_of(pixel) * size > self.target.costs.page // 2
 
-    def emitted(self, loops: Loops, config: Config) -> int:
-        """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered
-        vectors.
-
-        If taps are part of a tile, the first and the last tile along their axis have different code.
-        """
-        pieces, taps = [1], {loops.axes[n] for n, _ in config.tiles_at("register") if loops.kinds[n] == "k"} - {""}
-        bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
-        for name, size in config.tiles_at("register"):
-            width = self.filled(name) if name == config.lane else 1
-            rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
-            rests += rests[:1] * 2 * (name in bordered and size > 1)
-            pieces = [p * n for p in pieces for n in rests]
-        scattered = loops.kinds[config.lane] != "k" and self.stride_of(config.lane) > 1
-        is_transposed = self.transposed(config.lane, dict(config.tiles_at("register")), self.lanes)
-        stores = self.lanes.bit_length() - 1 if is_transposed else self.lanes
-        copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
-        return sum(pieces) * (stores if scattered else 1) * copies // self.reduction_classes()
-
     def sums(self, held: int) -> Events:
         """Return the events of adding up the lanes of the accumulators; a vector of sums costs the same if it is not
         full.
@@ -491,9 +488,3 @@ def weights_read(st: Statement) -> Section:
     """Return the section of loading the constant operands of a statement, once in each call."""
     nbytes = sum(view.layout.size * dtype(view.dtype).bytes for view in st.factors if view.constant)
     return Section(1, (("cold weights", (("weights_byte", nbytes),)),))
-
-
-def _splits(total: int, size: int) -> list[tuple[int, int]]:
-    """Return (size, count) of the full tiles and of the remainder."""
-    full, rest = divmod(total, size)
-    return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]

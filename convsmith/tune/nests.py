@@ -8,6 +8,7 @@ question for the model (`tune/model.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
@@ -22,6 +23,7 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import Dim, View, view_steps
 from convsmith.tune.blocks import blocked
+from convsmith.tune.code_size import BORDERS
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.model import Model
 from convsmith.tune.parts import parts_of_sums
@@ -41,14 +43,12 @@ FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which lanes along its pixels are tried."""
 PAIR = 2
 """Number of channels that a step of a sum reads if lanes are pixels."""
-BORDERS = 3
-"""Maximum number of kinds of tiles along an axis: the first, the last, and all others."""
 MAX_BORDERED = 2500
 """Maximum number of multiply-adds, in all pieces of its code, of a register tile whose vectors cross borders."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have separate code."""
-
-
+FEW_RESULTS = 4
+"""Maximum number of channels of a result in residue classes whose rows meet borders in place of a copy without any."""
 MAX_PIECES = 16
 """Maximum number of pieces of a loop whose tiles differ in their taps: each has code of its own."""
 
@@ -242,25 +242,33 @@ class Nests:
     def meets_borders(self, loops: Loops, lane: str, tile: dict[str, int]) -> bool:
         """Return whether vectors of pixels that cross borders load the lanes that exist.
 
-        Each tap along the row then has separate code for the first, the last and the other tiles of both axes.
+        Each tap along the row then has separate code for the first, the last and the other tiles of both axes, and in
+        each residue class, of which those of many channels read a copy without borders often enough.
         """
-        if not 0 < self.target.masked_bytes <= self.bytes or self.classes or not self.model.along_rows(lane):
+        if not 0 < self.target.masked_bytes <= self.bytes or not self.model.along_rows(lane):
             return False
         axis = loops.axes[lane]
         taps = prod(loops.extents[n] for n in loops.of("k") if loops.axes[n] == axis and n not in tile)
         tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in (lane, *tile) if loops.axes[n])
-        products = prod(tile.values()) // self.lanes
+        copies = prod(count for name, count in self.classes.items() if name not in self.st.reduce)
+        products = prod(tile.values()) // self.lanes * copies
         reach = max(tile[lane] * self.model.row_step(lane), 1) * (BORDERS - 1)
         if self.model.row_step(lane) > 1 and tile[lane] > self.lanes and self.overhang(lane) > STRIDE:
             return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
-        return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MAX_BORDERED
+        few = taps <= DEFAULTS["pieces"]
+        if copies > 1:
+            most = CUT_TAPS if self.target.has_masked_stores else CUT_TAPS // 2
+            few = taps * copies <= most and self.sizes[self.n] <= FEW_RESULTS
+        return few and self.overhang(lane) <= reach and taps * tiles * products <= MAX_BORDERED
 
     def overhang(self, lane: str) -> int:
         """Return the elements of a row's windows before its first element and after its last."""
         pixel = Var(self.model.dims[lane][-1])
         dim = next(n for n, x in enumerate(self.st.a.coords) if pixel in variables_of(x))
-        ends = [{v: (self.sizes[v.name] - 1) * n for v in variables_of(self.st.a.coords[dim])} for n in (0, 1)]
-        low, high = sorted(int(evaluate(self.st.a.coords[dim], values)) for values in ends)
+        names = sorted(variables_of(self.st.a.coords[dim]), key=lambda v: v.name)
+        corners = product(*((0, self.sizes[v.name] - 1) for v in names))
+        found = [int(evaluate(self.st.a.coords[dim], dict(zip(names, corner)))) for corner in corners]
+        low, high = min(found), max(found)
         return max(0, -low) + max(0, high - self.st.a.layout.shape[dim] + 1)
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposes
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.code_size import operations
 from convsmith.tune.traffic import Traffic
 from convsmith.tune.windows import STRIDE, fraction_read
 
@@ -278,6 +279,14 @@ class SharedFacts:
     def flip(self) -> tuple[str, ...]:
         """Return the operands that are flipped."""
         return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
+
+    @cached_property
+    def operations(self) -> int:
+        """The number of operations from a sum to the result's element; 1 where the statement's result is not that of
+        the problem.
+        """
+        is_result = self.whole.c.name in {t.name for t in self.problem.tensors}
+        return operations(self.problem, self.whole) if is_result else 1
 
     @cached_property
     def copies_converted(self) -> bool:

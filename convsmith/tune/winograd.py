@@ -26,6 +26,7 @@ from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
+from convsmith.tune.code_size import emitted
 from convsmith.tune.features import Features, Section, cycles, times
 from convsmith.tune.model import Model, weights_read
 
@@ -176,8 +177,8 @@ def _schedules(
             made_config = base.changed(order=(*around, *inner), register=tile)
             config = product_config(made_config)
             if registers(loops, config, target, unit, unit.lanes).fit:
-                emitted = products.model.emitted(loops, config)
-                yield cycles(products.features(config), target), emitted, made_config
+                code = emitted(products.model, loops, config)
+                yield cycles(products.features(config), target), code, made_config
 
 
 def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:

@@ -58,7 +58,7 @@ def _avx2(name: str, *more: str) -> Machine:
     return Machine(
         name=name, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
-        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
+        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, byte_product=4),
         attributes=(), instructions=_rows(needs, 256),
         transpositions=Transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
         has_fused_steps=True, fence=_FENCE,
