@@ -7,8 +7,11 @@ them is a transposition in registers, for which machines have instructions.
 
 from __future__ import annotations
 
+from itertools import pairwise, product
+
+from convsmith.arith.evaluate import holds
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Index, Var, as_index, conj, parts_of, true
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of, true
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
@@ -46,6 +49,8 @@ class _Transpose(ScopedRewriter):
             return loop
         values = list(walk(s.value))
         if not all(_prefix(v, columns, groups, rows) for v in values if isinstance(v, Select)):
+            return loop
+        if not all(_is_run(v.cond, columns, groups) for v in values if isinstance(v, Select)):
             return loop
         if not any(isinstance(v, Load) for v in values):
             return loop
@@ -107,6 +112,15 @@ def _prefix(v: Select, columns: For, groups: list[For], rows: For) -> bool:
     return all(isinstance(v.yes, Load) and names <= along | {rows.var} for names in used if names & along)
 
 
+def _is_run(cond: Cond, columns: For, groups: list[For]) -> bool:
+    """Return whether the elements of a row that a condition on columns and groups selects are adjacent."""
+    along = (columns.var, *(g.var for g in groups))
+    tests = [part for part in parts_of(cond) if variables_of(part) and variables_of(part) <= {*along}]
+    places = product(*(range(int(x.hi)) for x in (columns, *groups)))
+    present = [all(holds(test, dict(zip(along, place))) for test in tests) for place in places]
+    return sum(a != b for a, b in pairwise((False, *present, False))) <= 2
+
+
 def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
     return For(var, as_index(0), as_index(count), body, kind)
 
@@ -121,7 +135,8 @@ def transpose(
     Reads are contiguous along the columns, writes along the rows; a nest has at most ``shape`` (rows, columns)
     iterations. The names of a tile's loops begin with ``name``. ``joined`` states that consecutive columns are
     contiguous in the result too: all, or each ``piece`` of them. A nest of other loops or without constant bounds is
-    unchanged, as is a nest without reads, or one that masks columns and computes with the loaded values.
+    unchanged, as is a nest without reads, one that masks columns and computes with the loaded values, and one in a row
+    of which the elements that exist are not adjacent.
 
     Before::
 

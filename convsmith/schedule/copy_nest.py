@@ -106,13 +106,15 @@ class CopyNest:
         """Return whether all elements along the loops are present, or all except the last ones along a single loop."""
         return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
 
-    def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
-        """Return the loops that together step through contiguous reads, the innermost last."""
+    def columns(self, first: int, most: int, taken: set[str], tested: bool = False) -> list[str]:
+        """Return the loops that together step through contiguous reads, the innermost last; a single loop may have
+        absent elements if it is ``tested`` for them.
+        """
         columns: list[str] = []
         while True:
             run = first * prod(self.extents[n] for n in columns)
             next_ = [n for n, step in self.steps.items() if step == run and n not in taken and self.extents[n] > 1]
-            if not next_ or not self.whole(next_[0], *columns):
+            if not next_ or not (self.whole(next_[0], *columns) or (tested and not columns)):
                 return columns
             if columns and prod(self.extents[n] for n in (*columns, next_[0])) > most:
                 return columns

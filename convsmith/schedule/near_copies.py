@@ -58,7 +58,7 @@ class NearCopy(NamedTuple):
 
 def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
     """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
-    is_copied = has_windows(config) or (config.realise == "pad_copy" and not nest.rows)
+    is_copied = has_windows(config) or (config.realise == "pad_copy" and st.constant and not nest.rows)
     copied = {*config.staged("pack"), *((st.a.name,) if is_copied else ())}
     legal = [v.name for v in st.factors if v.name not in copied and (is_true(v.mask) or is_filled(st, v.name, config))]
     if operand not in legal:
@@ -170,7 +170,8 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     ending = frozenset(n for test in ends for n in test).difference(*borders)
     masked = ending.union(*borders)
     times = prod(x.extent for x in outside)
-    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, ending, (*ends, *borders), times)
+    plain = not (masked and nest.rows)
+    return CopyNest(extents, moves, view.dtype, view.dtype, plain, masked, ending, (*ends, *borders), times)
 
 
 def _rows(steps: dict[Index, int], merged: tuple[Loop, ...]) -> int:

@@ -152,7 +152,8 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     """Return the reason why an instruction that adds up ``row.terms`` products does not suit ``st``, or an empty
     string.
     """
-    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
+    changing = {view.name for view in st.factors if not view.constant}
+    packed = config is not None and changing <= ({*config.staged("pack")} if st.constant else config.packed)
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if row.limit and (st.b.requantised is not None or st.b.flipped):

@@ -25,6 +25,8 @@ from convsmith.schedule.schedule import Schedule
 
 MAX_TURNS = 8
 """Maximum number of iterations whose stores are gathered place by place."""
+GROUP_PIECES = 8
+"""Maximum number of pieces of a loop over taps, in each of which the absent groups of a tile are constant."""
 MAX_UNROLLED_TILES = 4
 """Maximum number of tiles in a row that are unrolled, because their columns are unevenly spaced in the packed operand.
 """
@@ -46,15 +48,15 @@ class Tiles:
 
 
 def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> Tiles | None:
-    """Return the tiles in which the row transposes the nest, whose rows may be ``tested`` for existence; None if it
-    cannot.
+    """Return the tiles in which the row transposes the nest, whose rows, or groups of elements, may be ``tested`` for
+    existence; None if it cannot.
     """
     if row.result.dtype != moved.dtype or moved.is_short:
         return None
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
     is_tall = moved.bits < 32 and group == 1 and not is_joined(row)
-    by_rows = is_tall or is_joined(row)
+    by_rows = is_tall or is_joined(row) or group > 1
     if len(names) < 2 or not (all(map(moved.whole, names[-3:])) or (by_rows and tested)):
         return None
     if is_joined(row):
@@ -79,13 +81,13 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> Tiles | None:
     lane = names[-1 - len(inner)]
     if moved.steps[lane] in (0, group) or moved.extents[lane] > height:
         return None
-    columns = moved.columns(group, MAX_UNROLLED_TILES * width, {lane, *inner})
+    columns = moved.columns(group, MAX_UNROLLED_TILES * width, {lane, *inner}, tested)
     return Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
 def _absent_apart(moved: CopyNest, tiles: Tiles) -> bool:
-    """Return whether the absent elements of ``tiles`` are whole rows or whole columns."""
-    rows, columns = {tiles.rows, tiles.each}, {*tiles.columns}
+    """Return whether the absent elements of ``tiles`` are whole rows, or the same ones in all rows."""
+    rows, columns = {tiles.rows, tiles.each}, {*tiles.columns, *tiles.group}
     return not any(test & rows and test & columns for test in moved.tests)
 
 
@@ -161,7 +163,8 @@ def order_transposed(
         around[-1:] = [of_turns, turn]
         shared[-1:] = [of_turns]
     share(s, shared, threads)
-    s.run(partition, (*around, *(() if moved.plain else (column,))), PIECES)
+    whole = not found.group or moved.whole(*found.columns, *found.group)
+    s.run(partition, (*around, *(() if moved.plain else (column,))), PIECES if whole else GROUP_PIECES)
     s.run(transpose, loops, (height, width), is_joined(row), found.piece, name)
     if not even:
         s.run(bind, (outer,), "unrolled")

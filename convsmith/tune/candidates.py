@@ -148,13 +148,15 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     near caches.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
-    alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
+    close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
+    alike = [c for c in close if _is_alone(c)]
     ranked = _least(found, lambda c: c.choice.cycles)
     if alike:
         lane = _least(alike, _cycles_near)[0].choice.config.lane
         of_lane = _least([c for c in alike if c.choice.config.lane == lane], _delivered)
         others = _least([c for c in alike if c.choice.config.lane != lane], _delivered)
-        ranked = [*of_lane, *others, *found[len(alike) :]]
+        apart = [c for c in close if not _is_alone(c)]
+        ranked = [*of_lane, *others, *apart, *found[len(close) :]]
     choices = [c.choice for c in ranked]
     rated: dict[int, float] = {}
     lanes: set[str] = set()

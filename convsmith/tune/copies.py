@@ -16,7 +16,7 @@ from convsmith.statement.statement import View, steps_evenly, view_steps
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 
-__all__ = ["copied", "packed", "window_bytes", "window_rows"]
+__all__ = ["copied", "packed", "packed_elements", "window_bytes", "window_rows"]
 
 SINGLY = 3
 """Ratio of the time of packing elements one by one to that of packing vectors of them."""
@@ -132,7 +132,8 @@ def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
             again = rows - pixels  # rows that a block has beyond its pixels
             size = tiles.get(pixel, pixels)
             elements *= (size + again) / (size * taps)
-    return (("pack_near", elements),)
+    singles = (("lane_load", elements),) if facts.unit.rows == 1 and _is_apart(facts, view, config) else ()
+    return ("pack_near", elements), *singles
 
 
 def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
@@ -141,26 +142,42 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     Terms of a gradient of the weights that an instruction adds up are elements of their own for each tap, except the
     taps that share rows.
     """
-    part, times, unfolded = 1.0, 1, view.name in config.staged("unfold")
+    times, unfolded = 1, view.name in config.staged("unfold")
+    part = _part_of_taps(facts, view, config)
     if facts.unit.dot:
         elements = _indexed(facts, view)
         vectors = unfolded or packs_vectors(facts, view, config.tiles_at("k_step")[0][0], config.lane)
         place = "pack" if vectors else "pack_far"
         if not vectors and (singly := _in_blocks(facts, view, config)):
             place, times = "pack", singly
-        if view.name == facts.st.a.name and not unfolded:
-            for pair, rows in shared_taps(facts.st, config).items():
-                part *= rows / prod(facts.sizes[n] for n in pair)
     else:
         elements = prod(view.layout.shape)
         place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"
-    # Groups of terms, some of which are absent, are packed one by one.
-    steps = view_steps(view)
-    is_joined = 0 < steps.get(Var(facts.dims[config.lane][-1]), 0) <= MAX_READ_STRIDE
-    is_apart = not (is_true(view.mask) or unfolded or is_joined) and facts.unit.terms > 1
-    is_apart = is_apart and _has_columns(facts, config)
-    singles = (("lane_load", elements * part),) if is_apart else ()
+    singles = (("lane_load", elements * part),) if _is_apart(facts, view, config) else ()
     return ("pack_call", part), (place, elements * part * times), *singles
+
+
+def _is_apart(facts: SharedFacts, view: View, config: Config) -> bool:
+    """Return whether many groups of terms are packed one by one, because some of their elements are absent: those of
+    columns beside borders.
+    """
+    is_joined = 0 < view_steps(view).get(Var(facts.dims[config.lane][-1]), 0) <= MAX_READ_STRIDE
+    is_present = is_true(view.mask) or view.name in config.staged("unfold")
+    return not (is_present or is_joined) and facts.unit.terms > 1 and _has_columns(facts, config)
+
+
+def _part_of_taps(facts: SharedFacts, view: View, config: Config) -> float:
+    """Return the elements of an operand that is packed in each call, as a fraction of the iterations that index it:
+    taps that share rows read the same elements.
+    """
+    if not facts.unit.dot or view.name != facts.st.a.name or view.name in config.staged("unfold"):
+        return 1.0
+    return prod(rows / prod(facts.sizes[n] for n in pair) for pair, rows in shared_taps(facts.st, config).items())
+
+
+def packed_elements(facts: SharedFacts, config: Config) -> float:
+    """Return the elements of the packed source of a gradient of the weights, some of which are repeated for taps."""
+    return _indexed(facts, facts.st.a) * _part_of_taps(facts, facts.st.a, config)
 
 
 def _in_blocks(facts: SharedFacts, view: View, config: Config) -> int:

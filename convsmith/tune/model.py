@@ -186,6 +186,9 @@ class Model(SharedFacts):
         else:
             passing = total if self.passes_channels(config) else max(v for v, _ in columns)
             sections = self.vector_sections(loops, config, tiles, steps, passing, near)
+            if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
+                moved = (("sums between blocks", (("l2", 2 * sum(m * v * count for m, v, count in tiles)),)),)
+                sections.append(Section(again, moved))
         sections += [Section(1, (("packing", events),)) for events in packed(self, config, loops.kinds[lane] == "m")]
         copy = copied(self, loops, config)
         sections += [Section(1, (("padded copy", copy),))] if copy else []
@@ -265,7 +268,7 @@ class Model(SharedFacts):
         """
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         kind, is_held = loops.kinds[lane], bool(config.staged("resident"))
-        in_order = {view.name for view in self.st.factors} <= {*config.staged("pack")}  # prefetchers follow packed data
+        in_order = {view.name for view in self.st.factors} <= config.packed  # prefetchers follow packed data
         along_k, across = kind == "k", kind == "m"
         weights = (
             (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing)

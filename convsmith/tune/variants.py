@@ -15,7 +15,7 @@ from convsmith.schedule.lower import fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.statement import Statement
 from convsmith.tune.blocks import BLOCKS_A_THREAD
-from convsmith.tune.copies import packs_vectors
+from convsmith.tune.copies import packed_elements, packs_vectors
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -24,6 +24,10 @@ MIN_BLOCK_STEPS = 8
 """Minimum number of instructions of a sum in a block, after which memory keeps the sum."""
 BLOCK_OF_L2 = 16
 """The part of the second-level cache that the factors of a block fill is one by this number, if that is enough."""
+BLOCK_OF_VECTORS = 4
+"""The same part for vectors, which load the sums of a block again at a higher price."""
+REPEATED = 2
+"""Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
 FETCHED_LINES = 2
@@ -59,9 +63,10 @@ def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
 
 
 def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
-    """Yield a gradient of the weights on fragments whose factors are packed where they are read: each group packs its
-    own channels, in blocks of pixels, or all pixels if these are too few for two blocks. There are none if factors are
-    not packed by transposing tiles.
+    """Yield a gradient of the weights whose factors are packed where they are read: each group packs its own channels,
+    in blocks of pixels, or all pixels if these are too few for two blocks. There are none if factors are not packed by
+    transposing tiles, nor on vectors unless rows fill one, and taps repeat elements of a packed source that exceeds
+    the second-level cache.
 
     Both factors of a block stay in the second-level cache while all tiles of the result read them.
     """
@@ -70,18 +75,30 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     apart = all(len(loops.dims[n]) == 1 for n, kind in loops.kinds.items() if kind != "k")
     filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
     even = (whole or filled) and not config.staged("unfold")
-    if model.st.constant or model.unit.rows == 1 or not even or config.threads > 1 or len(terms) != 1:
+    if model.st.constant or not (model.unit.dot and even) or config.threads > 1 or len(terms) != 1:
         return
     pixels, _ = terms[0]
+    is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes
+    if model.unit.rows == 1 and not (is_long and _repeats_far(model, config)):
+        return
     if not all(packs_vectors(model, view, pixels, config.lane) for view in model.st.factors):
         return
     groups = model.batch if loops.extents.get(model.batch, 1) > 1 else ""
     names = [view.name for view in model.st.factors]
     sizes = list(_blocks(model, loops, config))
+    if model.unit.rows == 1:
+        steps = model.terms // terms[0][1]
+        sizes = [(n, size) for n, size in sizes[-1:] if steps * size // loops.extents[n] >= model.target.costs.reload]
     for name, size in sizes:
         yield config.changed(cache=((name, size),), pack=(), pack_at=tuple((n, groups or name) for n in names))
-    if groups and not sizes:
+    if groups and not sizes and model.unit.rows > 1:
         yield config.changed(pack=(), pack_at=tuple((n, groups) for n in names))
+
+
+def _repeats_far(model: Model, config: Config) -> bool:
+    """Return whether taps repeat most elements of a packed source, which exceeds the second-level cache."""
+    elements = packed_elements(model, config)
+    return elements >= REPEATED * prod(model.st.a.layout.shape) and elements * model.bytes > model.target.l2.bytes
 
 
 def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
@@ -93,7 +110,8 @@ def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, i
     ((pixels, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
-    most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // BLOCK_OF_L2 // (channels * model.bytes))
+    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS
+    most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
     for name in config.reduce:
         inner //= loops.extents[name]

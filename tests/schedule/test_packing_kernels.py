@@ -79,6 +79,29 @@ def exact_numbers(operand: Buffer) -> np.ndarray:
     return given
 
 
+PAIRED = [
+    ("mb2ic19iw150oc40ow150kw7pw9dw2", "--lane=oc --register=ic:12,oc:32 --order=kw,oc,ic --reduce=mb,ow"),
+    ("mb2ic40ih5iw75oc19oh5ow75kh3kw5ph1pw2", "--lane=ic --register=oc:6,ic:32 --order=kw,oc,ic,kh --reduce=mb,oh,ow"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), PAIRED)
+def test_pairs_beside_borders_are_transposed(line: str, words: str) -> None:
+    """Tiles at a border are loaded with masks, and the other ones whole, for each tap; no pair is copied alone."""
+    problem = parse_problem(f"--dir=BWD_W --dt=bf16 --stag=abx --dtag=abx {line}").canonical()
+    level = next(t for t in levels.LEVELS if t.name == "avx512_bf16")
+    paired = "--instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy --pack=src,diff_dst"
+    with interning():
+        made = plan(problem, Config.parse(f"--target=avx512_bf16 {words} {paired}"), level)
+        pack = next(k for k in run_steps(made.program.naive(), made.pipeline).packs if k.params[0].name == "src")
+        lowered = run_steps(pack, packing.packing_steps(pack, level))
+    given = exact_numbers(pack.params[0])
+    np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
+    loads = re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
+    assert all(tile.startswith("src_p_t[") for tile, _ in loads)
+    assert {"{32}"} < {lanes for _, lanes in loads}
+
+
 WORDS = [
     "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1", "--dt=s8:s8:f32 --wtag=ABcd4b4a ic9ih5oc33oh5kh5ph2",
     "--dir=BWD_D --dt=s32:s8:s8 ic20ih5oc40oh3kh3sh2ph1", "--deconv --dt=u8:s8:s32 ic20ih5oc40oh9kh3sh2ph1",

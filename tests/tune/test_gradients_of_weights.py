@@ -263,6 +263,29 @@ def test_pairs_beside_borders_are_not_packed_in_vectors() -> None:
     products of converted numbers.
     """
     few = config_of(f"{FIRST} --dt=bf16 mb1ic320ih64oc4oh64kh3ph1", "avx512_bf16")
-    assert "src" not in few.staged("pack")
+    assert "src" not in few.packed
     many = config_of(f"{FIRST} --dt=bf16 mb1ic64ih56oc64oh56kh3ph1", "avx512_bf16")
-    assert {"src", "diff_dst"} == {*many.staged("pack")}
+    assert {"src", "diff_dst"} == many.packed
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("mb1ic32iw72448oc32ow72448kw7pw9dw2", "ow"),
+        ("mb1ic64ih56oc64oh56kh3ph1", "oh"),
+        ("mb1ic64ih14oc48oh14kh3ph1", ""),  # the second-level cache holds the packed source
+        ("mb32ic64ih56oc64oh56kh1ph0", ""),  # no tap repeats an element
+        ("mb2048ic2ih10oc8oh8kh3ph0", ""),  # rows are short
+    ],
+)
+def test_taps_of_long_rows_are_packed_in_blocks(line: str, place: str) -> None:
+    """Packing for each tap writes a source several times; blocks stay in a cache until all tiles have read them."""
+    config = config_of(f"{FIRST} --dt=bf16 {line}", "avx512_bf16")
+    assert dict(config.staged_at("pack_at")) == ({"src": place, "diff_dst": place} if place else {})
+    if place:
+        ((block, size),) = config.tiles_at("cache")
+        problem = parse_problem(f"--dir=BWD_W {FIRST} {line}")
+        extents = statement(problem).extents
+        pixels = prod(size if n == block else extents.get(n, 1) for n in ("mb", "oh", "ow"))
+        held = pixels * (extents["kw"] * extents["ic"] + extents["oc"]) * 2
+        assert block == place and held <= TARGETS["avx512_bf16"].l2.bytes
