@@ -15,11 +15,13 @@ from convsmith.codegen.wasm_object import is_wasm
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.emulate.base import Emulator
+from convsmith.emulate.boards import BOARDS
 from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.emulators import EMULATORS
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV32, RISCV64, THUMB
 from convsmith.emulate.wasm import WEB_ASSEMBLY
+from convsmith.machine.arm32.levels import LEVELS as ARM32
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import TRIPLE
@@ -38,9 +40,18 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
+def _of_arm() -> ProcessorEmulator:
+    """Return qemu's user mode where its version runs microcontrollers, else its boards."""
+    try:
+        THUMB.check(ARM32[0])
+    except UnsupportedError:
+        return BOARDS
+    return THUMB
+
+
 _BY_MACHINE: dict[bytes, ProcessorEmulator] = {
     b"\2\x3e": BOCHS, b"\2\xb7": AARCH64, b"\1\xa4": HEXAGON, b"\2\xf3": RISCV64, b"\1\xf3": RISCV32,
-    b"\1\x28": THUMB,
+    b"\1\x28": _of_arm(),
 }  # fmt: skip
 """By the class and the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon, RISC-V, Arm."""
 _CLASS, _MACHINE = slice(4, 5), slice(18, 19)
@@ -75,10 +86,15 @@ def skip_without_emulator(target: Machine | None = None) -> None:
     target needs.
     """
     machine = target or known_targets()[0]
-    try:
-        next(emulator for emulator in EMULATORS if emulator.runs(machine)).check(target)
-    except UnsupportedError as missing:
-        pytest.skip(str(missing))
+    reason = ""
+    for emulator in (x for x in EMULATORS if x.runs(machine)):
+        try:
+            emulator.check(target)
+        except UnsupportedError as missing:
+            reason = str(missing)
+        else:
+            return
+    pytest.skip(reason)
 
 
 def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, processor: str = "") -> None:

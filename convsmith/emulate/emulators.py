@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.emulate.base import Emulator
+from convsmith.emulate.boards import BOARDS
 from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.browser import BROWSER
 from convsmith.emulate.opencl import OPENCL
@@ -16,18 +17,28 @@ from convsmith.runtime.loading import check_device
 
 __all__ = ["EMULATORS", "emulator_for", "is_native"]
 
-EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, RISCV32, THUMB, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER)
-"""All emulators. The first that runs a target is used."""
+EMULATORS: tuple[Emulator, ...] = (
+    AARCH64, HEXAGON, RISCV64, RISCV32, THUMB, BOARDS, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER,
+)  # fmt: skip
+"""All emulators. The first that is installed and runs a target is used."""
 
 
 def emulator_for(machine: Machine) -> Emulator:
     """Return the emulator that runs code for a target. UnsupportedError if there is none, if it is not installed (the
-    message names the package to install), or if it has no processor with the target's features.
+    message names the package to install), or if it has no processor with the target's features; of several emulators,
+    the error is the last one's.
     """
+    error = None
     for emulator in EMULATORS:
         if emulator.runs(machine):
-            emulator.check(machine)
-            return emulator
+            try:
+                emulator.check(machine)
+            except UnsupportedError as of_this:
+                error = of_this
+            else:
+                return emulator
+    if error is not None:
+        raise error
     others = (t for t in (*known_targets(), *device_targets()) if t not in host_targets())
     emulated = [t.name for t in others if any(e.runs(t) for e in EMULATORS)]
     raise UnsupportedError(

@@ -1,8 +1,8 @@
 """`Image`: the memory of the emulated machine at the moment when kernels begin to run.
 
 Every piece has its own pages with the rights that it needs, and no page is mapped next to them: an access beyond a
-piece ends the run. The start-up code of a machine is at START and reads the page `Image.numbers`: the top of the stack,
-the numbers of calls and of results, and the address of the list of both.
+piece ends the run. The start-up code of a machine is at START, or where the machine has memory, and reads the page
+`Image.numbers`: the top of the stack, the numbers of calls and of results, and the address of the list of both.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ START_SIZE = 0x10000
 _STACK = 1 << 20
 
 
-def numbers_at(page: int) -> int:
+def numbers_at(page: int, start: int = START) -> int:
     """Return the address of the page that the start-up code reads; the page before it is reserved for the machine."""
-    return START + START_SIZE + page
+    return start + START_SIZE + page
 
 
 class Image:
     """Pieces of memory, the calls to be made, and the results to be sent.
 
-    A piece has pages of `page` bytes each; START is a multiple of `page`.
+    A piece has pages of `page` bytes each, of which the address `start` of the start-up code is a multiple.
     """
 
-    def __init__(self, page: int = PAGE) -> None:
-        self.page, self.numbers = page, numbers_at(page)
+    def __init__(self, page: int = PAGE, start: int = START) -> None:
+        self.page, self.start, self.numbers = page, start, numbers_at(page, start)
         self.pages: dict[int, bytes] = {}
         """Contents by page number; a page without contents is zero."""
-        self.rights: dict[int, Rights] = dict.fromkeys(range(START // page, (START + START_SIZE) // page), "execute")
+        self.rights: dict[int, Rights] = dict.fromkeys(range(start // page, (start + START_SIZE) // page), "execute")
         """Rights of each page, by page number."""
         self.rights[self.numbers // page] = "read"
         self._calls: list[tuple[int, int, int, int]] = []

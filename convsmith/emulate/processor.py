@@ -19,7 +19,7 @@ from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.record import record
 from convsmith.emulate.base import EmulatedCode, Emulator, Memory, Piece
-from convsmith.emulate.image import Image
+from convsmith.emulate.image import START, Image
 from convsmith.emulate.processors import Fault, processor_for
 from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import ALIGNMENT, Array
@@ -76,6 +76,11 @@ class ProcessorEmulator(Emulator):
     def page(self) -> int:
         """Bytes of a page."""
 
+    @property
+    def start(self) -> int:
+        """The address of the start-up code."""
+        return START
+
     @abstractmethod
     def program(self) -> str:
         """Return the path of the emulator. UnsupportedError (code `emulator`) if it is not installed."""
@@ -115,7 +120,7 @@ class ProcessorEmulator(Emulator):
 
     def _run(self, artifact: Artifact, code: PlacedCode, processor: str, entry: Entry, memory: Memory) -> None:
         """Run an entry of linked code on memory."""
-        image = Image(self.page)
+        image = Image(self.page, self.start)
         functions = code.place(image)
         binder = Binder(ImageMemory(image), dict(memory.sizes))
         written = []

@@ -135,7 +135,9 @@ def _of_words(
     floats: str = "",
 ) -> _Platform:  # fmt: skip
     """Return a platform of 32 bits, whose system writes and ends a process by the numbers of `calls`."""
-    numbers = {"TRIPLE": target[0], "SYSTEM": stub, "WRITE": str(calls[0]), "EXIT": str(calls[1])}
+    system = f"define i32 @system(i32 %a, i32 %b, i32 %c, i32 %number) naked noinline\n    prologue {stub} {{\n"
+    numbers = {"TRIPLE": target[0], "SYSTEM": f"{system}  unreachable\n}}", "WRITE": str(calls[0]),
+               "EXIT": str(calls[1])}  # fmt: skip
     library = (*provided, *FLOAT_FUNCTIONS) if floats else provided
     return _Platform(program, processors, header, "startup_words.ll", target, library, numbers, provided,
                      since=since, floats=floats)  # fmt: skip

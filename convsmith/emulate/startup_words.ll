@@ -3,14 +3,11 @@
 ; NUMBERS is the address of the page that `Image.finish` writes: the top of the stack, how many calls and how many
 ; results there are, and the address of a list of them: (function, argument block, part, number of parts) for each call,
 ; then (address, bytes) for each result. Linux has given the process a stack of its own. The numbers have 64 bits, of
-; which the lower half is read. SYSTEM are the words of the function that calls the system, WRITE and EXIT its numbers.
+; which the lower half is read. SYSTEM is the function that calls the system, WRITE and EXIT its numbers.
 
 target triple = "{TRIPLE}"
 
-define i32 @system(i32 %a, i32 %b, i32 %c, i32 %number) naked noinline
-    prologue {SYSTEM} {
-  unreachable
-}
+{SYSTEM}
 
 define void @begin() {
 entry:
