@@ -138,6 +138,9 @@ class CopyEngine:
     """Cycles in which a unit stores a row that a unit of its cluster has read to shared memory, which products read."""
     result: float
     """Cycles in which a unit stores an element of a result."""
+    staged: float
+    """Cycles in which a unit writes an element of a result of 16 bits to shared memory, from where the engine stores
+    it; an estimate from the bytes that shared memory takes in a cycle, and from the instructions."""
     meeting: float = 0.0
     """Cycles by which a step's copies start later because the groups of a cluster release slots to each other."""
     clusters: tuple[int, ...] = ()

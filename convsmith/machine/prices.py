@@ -92,7 +92,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
       ``engine_row``, a row that a group of warps reads, and one that is copied, whose arrival is ``engine_arrival``;
       ``engine_wait``, ``engine_row_wait`` and ``engine_meeting``, the latency of a step's copies, that of a row, and
-      that of a cluster; ``engine_result``.
+      that of a cluster; ``engine_result`` and ``engine_staged``.
     - ``thread_launch``, ``thread_stored_byte`` and ``thread_cached_byte``: the launch of one more kernel, and a byte
       that all units store or load, in memory or in the last cache; with ``engine_``, in cycles.
     """
@@ -117,6 +117,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
         prices |= {"engine_meeting": engine.meeting, "engine_arrival": engine.row_arrival}
         prices |= {"engine_row_wait": engine.row_latency, "engine_read": engine.row_read}
         prices |= {"engine_row": engine.row_copy, "engine_result": engine.result}
+        prices["engine_staged"] = engine.staged
     units = device.units
     moved = units.memory_bytes or MEMORY_BYTES * units.count
     for unit, rate in (("thread", units.multiply_adds or MULTIPLY_ADDS), ("engine", 1.0)):

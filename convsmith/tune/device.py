@@ -28,6 +28,7 @@ from convsmith.tune.device_parts import engine_cycles, ranked_tiles, shared_by_g
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
 from convsmith.tune.l2_blocks import in_l2_blocks
+from convsmith.tune.stored_results import with_stored_result
 
 MIN_TERMS = 4
 """Minimum number of channels of a group that stands beside others; threads multiply groups of fewer."""
@@ -151,7 +152,8 @@ def _best_by_engine(
     config = legal_tile(ranked, st, machine)
     if isinstance(config, ConfigError):
         return config
-    return DeviceChoice(engine_cycles(next(x for x in ranked if x.config == config), st, machine), config)
+    found = with_stored_result(next(x for x in ranked if x.config == config), st, machine)
+    return DeviceChoice(engine_cycles(found, st, machine), found.config)
 
 
 def _every(

@@ -224,7 +224,8 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     A step takes as long as the slowest of its parts: its products; the reads of the factors by each group of warps; the
     copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
-    they wait for each other's slots.
+    they wait for each other's slots. The engine stores a result that leaves through shared memory during the steps of
+    the next tile.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -236,7 +237,7 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
         arriving += outer * copied_rows(inner * size.bytes, engine)
         rows += outer * copied_rows(inner * size.bytes, engine) / x.sharing[number - 1]
     reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
-    at_once = tiles / units.turns(-(-x.groups // residing(x, size.bytes, machine)))
+    at_once = tiles / units.turns(-(-x.groups // residing(x, st, machine)))
     waits, is_shared = 1 / (x.config.buffers * at_once), max(x.sharing) > 1
     step = (
         ("products", (("engine_product", height * width * x.terms * size.bits / 16),)),
@@ -246,8 +247,12 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
             ("engine_wait", waits), ("engine_row_wait", waits * rows), ("engine_meeting", waits * is_shared),
         )),
     )  # fmt: skip
-    around = ("write-back", (("engine_result", height * width),))
-    return Section(max(tiles * x.steps, x.longest), step, overlap=inf), Section(tiles, (around,))
+    steps, sums = max(tiles * x.steps, x.longest), height * width
+    if st.c.name not in x.config.staged("shared"):
+        return Section(steps, step, overlap=inf), Section(tiles, (("write-back", (("engine_result", sums),)),))
+    beside = ("stores", (("engine_result", sums * (tiles - 1) / steps),))
+    staged, last = (("write-back", ((name, sums),)) for name in ("engine_staged", "engine_result"))
+    return Section(steps, (*step, beside), overlap=inf), Section(tiles, (staged,)), Section(1, (last,))
 
 
 def copied_rows(nbytes: int, engine: CopyEngine) -> int:
@@ -261,12 +266,14 @@ def copied_rows(nbytes: int, engine: CopyEngine) -> int:
     return nbytes // row
 
 
-def residing(x: EngineTile, nbytes: int, machine: Machine) -> int:
-    """Return the number of groups with a tile of elements of ``nbytes`` that reside on a unit at a time."""
+def residing(x: EngineTile, st: Statement, machine: Machine) -> int:
+    """Return the number of groups with a tile of ``st`` that reside on a unit at a time."""
     assert machine.device is not None
     units, engine, (height, width) = machine.device.units, engine_of(machine), x.tile
     threads = (height // x.row.result.shape[0] + 1) * x.row.result.layout.lanes
-    shared = sum(x.tile) * x.terms * nbytes * x.config.buffers + engine.reserved
+    shared = sum(x.tile) * x.terms * dtype(st.a.factor).bytes * x.config.buffers + engine.reserved
+    if st.c.name in x.config.staged("shared"):
+        shared += height * width * dtype(st.c.dtype).bytes
     registers = threads * (width // 2 + engine.addresses)
     return max(min(units.shared // shared, units.threads // threads, units.registers // registers), 1)
 

@@ -37,7 +37,7 @@ def in_l2_blocks(x: EngineTile, st: Statement, machine: Machine) -> EngineTile:
     (rows, height), (columns, width), *_ = x.config.tiles_at("group")
     nbytes = [prod(v.layout.shape) * dtype(v.dtype).bytes for v in st.factors]
     down, across = (-(-prod(d.size for d in st.of(kind)) // n) for kind, n in (("m", height), ("n", width)))
-    at_once = machine.device.units.count * residing(x, dtype(st.a.dtype).bytes, machine)
+    at_once = machine.device.units.count * residing(x, st, machine)
     if min(nbytes) <= machine.memories[-1].kept or x.groups != down * across or x.groups <= at_once:
         return x
     whole = (n for n in range(1, down + 1) if not down % n)
