@@ -25,12 +25,16 @@ def stored_rows(body: Stmt) -> dict[Buffer, int]:
 def commit_stores(emit: PipelineEmitter, stores: Sequence[TensorCopy]) -> None:
     """Emit the stores of tiles, which lie in shared memory in swizzled rows, and close their group."""
 
+    pointer = f"ptr addrspace({emit.spaces['shared']})"
+
     def lines() -> None:
         for s in stores:
             if any(i is not as_index(0) for i in s.dst.index):
                 raise InternalError(f"{emit.symbol}: `{s}` stores to a tensor that does not begin where its array does")
             at = {f"at{n}": emit.as_word(emit.index(i)) for n, i in enumerate(s.at)}
             src = emit.slot_start(s.src.buffer, s.src.index[0])
+            # Where the operand is a constant, ptxas has the array's address in a register of lanes in the whole kernel.
+            src = emit.put(f'call {pointer} asm "mov.b64 $0, $1;", "=l,l"({pointer} {src})')
             call = dict(emit.calls.store)[len(s.at)]
             emit.spell(call, src=src, map=emit.maps[s.dst.buffer, s.map], **at)
         emit.spell(emit.calls.commit_stores)

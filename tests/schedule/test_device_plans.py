@@ -365,11 +365,14 @@ def test_kernels_of_devices_run_all_passes_of_devices() -> None:
     half, words = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", "mb1ic20ih16oc40kh3ph1"
     strided = "--dir=BWD_D --dt=f16 --stag=axb --wtag=axb --dtag=axb mb8ic64ih14oc64oh7kh3ph1sh2"
     run: set[str] = set()
-    levels = ("sm_80", half), ("sm_90a", half), ("sm_90a", strided), ("xe_hpc", half), ("opencl", words)
-    for level, line in levels:
+    stored = "--dt=bf16 --stag=axb --wtag=axb --dtag=axb mb32ic64ih56oc256kh1"
+    levels = ("sm_80", half), ("sm_90a", half), ("sm_90a", strided), ("sm_90a", stored), ("xe_hpc", half)
+    for level, line in (*levels, ("opencl", words)):
         with interning():
             problem, device = parse_problem(line), target(level)
             config = device_config(problem, device)
+            if line == stored:
+                config = config.changed(cluster=(("mb_oh_ow", 2),))
             if level == "xe_hpc":
                 config = config.changed(barriers="split")
             run |= {step.name for step in plan_for(problem, config, device).pipeline}
