@@ -317,6 +317,11 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         if name not in (legal := [v.name for v in (*found.st.factors, found.st.c)]):
             return ConfigError("shared", f"--shared={name}: legal are {', '.join(legal)}")
     if (name := found.st.c.name) in config.staged("shared"):
+        if config.tiles_at("cluster"):
+            return ConfigError(
+                "cluster", f"--shared={name}: tiles of groups of a cluster are not stored by the engine; legal is "
+                f"either --cluster= or {name} in --shared=",
+            )  # fmt: skip
         leaving = stored_result(found.st, group_tile(nest), engine)
         if isinstance(leaving, ConfigError):
             return leaving

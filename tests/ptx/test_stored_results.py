@@ -146,6 +146,7 @@ def test_a_map_of_other_elements_is_refused() -> None:
         (f"{LAST} --dt=u8:s8:u8 mb1ic128ih5oc16oh5kh1", forward(k=128, row="wgmma_m64n16k32_u8_s8"),
          "rows of 16 bytes"),
         (f"{LAST} --dt=bf16 mb1ic256ih5oc16oh5kh1", forward() + " --split=ic:2", "legal are src, wei, part_sums"),
+        (f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1", forward() + " --cluster=oc:2", "either --cluster= or dst"),
         (f"{LAST} --dt=f32:bf16:bf16 --dir=BWD_D mb3ic16ih12oc32oh6kh3ph1sh2",
          KINDS["backward by data, a stride and one tap"][1].replace("wei", "wei,diff_src"), "not evenly apart"),
         (f"--deconv {LAST} --dt=s8:s8:s32 mb1ic64iw7oc16ow17kw3sw2dw1",
@@ -174,6 +175,7 @@ def test_stores_of_matrices_take_few_instructions() -> None:
     direct, staged = counts
     assert (staged["STSM"], staged["UTMASTG"], staged["STG"], staged["SHFL"], staged["SEL"]) == (16, 4, 0, 0, 0)
     assert direct["SHFL"] + direct["SEL"] == 256 and staged.total() < direct.total() - 150
+    assert staged["R2UR"] <= direct["R2UR"]  # places of products stay in registers of the warp
 
 
 @pytest.mark.parametrize("row", MATRIX_STORES, ids=lambda x: x.name)

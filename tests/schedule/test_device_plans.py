@@ -372,7 +372,8 @@ def test_kernels_of_devices_run_all_passes_of_devices() -> None:
             problem, device = parse_problem(line), target(level)
             config = device_config(problem, device)
             if line == stored:
-                config = config.changed(cluster=(("mb_oh_ow", 2),))
+                run |= {step.name for step in plan_for(problem, config, device).pipeline}
+                config = config.changed(shared=("src", "wei"), cluster=(("mb_oh_ow", 2),))
             if level == "xe_hpc":
                 config = config.changed(barriers="split")
             run |= {step.name for step in plan_for(problem, config, device).pipeline}

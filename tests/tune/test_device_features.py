@@ -127,10 +127,13 @@ def test_a_step_takes_as_long_as_its_slowest_part() -> None:
 
 def test_slots_and_threads_bound_the_groups_of_a_unit() -> None:
     machine = target("sm_90a")
+    st = statement(parse_problem(LAYER).canonical(), machine)
     row = next(row for row in machine.instructions if row.name == "wgmma_m64n64k16_bf16")
     for tile, buffers, groups in (((64, 64), 4, 3), ((64, 64), 8, 1), ((256, 64), 2, 1), ((64, 64), 2, 4)):
         config = Config("sm_90a", "oc", buffers=buffers, instruction=row.name, shared=("src",), group=(("ow", 1),))
-        assert residing(EngineTile(config, row, tile, 132, 1, 16, 64), 2, machine) == groups
+        assert residing(EngineTile(config, row, tile, 132, 1, 16, 64), st, machine) == groups
+    config = Config("sm_90a", "oc", buffers=2, instruction=row.name, shared=("src", "dst"), group=(("ow", 1),))
+    assert residing(EngineTile(config, row, (128, 128), 132, 1, 16, 64), st, machine) == 1
 
 
 def test_more_slots_copy_no_more_bytes() -> None:

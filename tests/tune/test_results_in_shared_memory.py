@@ -1,0 +1,32 @@
+"""Results leave through shared memory where the model expects that stores beside products save time."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
+from convsmith.tune.device import device_config
+
+LAST = "--stag=axb --wtag=axb --dtag=axb"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_staged"),
+    [
+        pytest.param(f"{LAST} --dt=bf16 mb32ic64ih56oc256oh56kh1ph0", True, id="six tiles of a unit"),
+        pytest.param(f"{LAST} --dt=f16 mb32ic128ih28oc128oh28kh3ph1", True, id="several tiles of many steps"),
+        pytest.param(f"--dir=BWD_D {LAST} --dt=bf16 mb32ic128ih28oc128oh28kh3ph1", True, id="a gradient"),
+        pytest.param(f"{LAST} --dt=bf16 mb32ic256ih14oc256oh14kh3ph1", False, id="a tile of a unit"),
+        pytest.param(f"{LAST} --dt=bf16:bf16:f32 mb32ic128ih28oc128oh28kh3ph1", False, id="results of 32 bits"),
+        pytest.param(f"{LAST} --dt=s8:s8:s8 mb32ic128ih28oc128oh28kh3ph1", False, id="bytes"),
+        pytest.param(f"{LAST} --dt=bf16 mb32ic128ih28oc124oh28kh3ph1", False, id="rows that no map stores"),
+        pytest.param(f"--dir=BWD_D {LAST} --dt=bf16 mb32ic256ih56oc256oh28kh3ph1sh2", False, id="phases"),
+        pytest.param(f"{LAST} --dt=bf16 mb32ic256ih56oc256oh56kh3ph1", False, id="slots take the room"),
+    ],
+)
+def test_results_are_staged_where_that_saves_time(line: str, is_staged: bool) -> None:
+    problem = parse_problem(line)
+    config = device_config(problem, target("sm_90a"))
+    assert config.realise == "hardware"
+    assert (len(config.staged("shared")) == 3) == is_staged
