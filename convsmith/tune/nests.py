@@ -257,7 +257,7 @@ class Nests:
             return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
         few = taps <= DEFAULTS["pieces"]
         if copies > 1:
-            most = CUT_TAPS if self.target.has_masked_stores else CUT_TAPS // 2
+            most = CUT_TAPS if self.target.has_masked_stores and self.bytes > 1 else CUT_TAPS // 2
             few = taps * copies <= most and self.sizes[self.n] <= FEW_RESULTS
         return few and self.overhang(lane) <= reach and taps * tiles * products <= MAX_BORDERED
 

@@ -77,6 +77,20 @@ def test_rows_of_residue_classes_meet_borders_in_place(line: str) -> None:
     assert config.lane in ("ow", "iw") and config.realise == "peel"
 
 
+@pytest.mark.parametrize(
+    ("isa", "line"),
+    [
+        ("avx512", "--deconv --stag=abx --dtag=abx g64mb1ic64ih16oc64oh41kh11sh2ph0"),  # many taps
+        ("avx2", "--deconv --stag=abx --dtag=abx g64mb1ic64ih13oc64oh31kh7sh2ph0"),  # masked loads take longer
+        ("avx512_vnni", "--deconv --dt=u8:s8:s32 --stag=abx --dtag=abx g64mb1ic64ih18oc64oh41kh7sh2ph0"),  # and extend
+        ("avx512", "--deconv --stag=abx --dtag=abx mb1ic21ih18iw22oc21oh38ow46kh4kw4sh2sw2ph0pw0"),  # many channels
+    ],
+)
+def test_classes_of_many_taps_or_channels_read_no_rows_in_place(isa: str, line: str) -> None:
+    config = default_config(parse_problem(line).canonical(), TARGETS[isa])
+    assert (config.lane, config.realise) != ("ow", "peel")
+
+
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("line", CLASSES)
 def test_they_are_exact_and_short(line: str, isa: str) -> None:
