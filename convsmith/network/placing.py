@@ -17,6 +17,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
 from convsmith.problem.types import TYPES
+from convsmith.statement.operator import Operator
 
 __all__ = ["Placed", "placed"]
 
@@ -31,14 +32,15 @@ class Placed(NamedTuple):
     lives: Mapping[str, Life]
 
 
-def placed(graph: Graph, parts: Mapping[str, Part]) -> Placed:
+def placed(graph: Graph, parts: Mapping[str, Part], replaces: bool = True) -> Placed:
     """Return the places of the values of `graph`, whose nodes have their layouts, and of which some are `parts` of
     others.
 
     A reshape, or a transpose that keeps the order of elements, shares the memory of its source, and a sum replaces an
-    addend in its layout that no later node reads.
+    addend in its layout that no later node reads. If it `replaces`, the result of an operator takes the memory of a
+    source in the same way: compilers for GPUs take the arrays of a kernel for disjoint.
     """
-    sets = _Sets(graph, parts)
+    sets = _Sets(graph, parts, replaces)
     nodes = [made for n, node in enumerate(graph.nodes) if (made := sets.place(n, node)) is not None]
     lives: dict[str, Life] = {}
     outside = {*graph.outputs, *(x.name for x in graph.inputs)}
@@ -62,8 +64,8 @@ def _nbytes(graph: Graph, name: str) -> int:
 class _Sets:
     """Values that share memory."""
 
-    def __init__(self, graph: Graph, parts: Mapping[str, Part]) -> None:
-        self._graph, self._parts = graph, parts
+    def __init__(self, graph: Graph, parts: Mapping[str, Part], replaces: bool) -> None:
+        self._graph, self._parts, self._replaces = graph, parts, replaces
         self._split = {*parts, *(part.whole for part in parts.values())}
         self._inputs, self._outputs = {x.name for x in graph.inputs}, {*graph.outputs}
         self._members: dict[str, list[str]] = {name: [name] for name in graph.values}
@@ -84,7 +86,20 @@ class _Sets:
             return None
         if isinstance(node.work, Conv | Matmul):
             return self._in_place(n, node)
+        if isinstance(node.work, Operator) and self._replaces:
+            self._replace(n, node, node.work)
         return node
+
+    def _replace(self, n: int, node: NetworkNode, work: Operator) -> None:
+        """Let the result of an operator take the memory of a source that no later node reads, if there is one."""
+        for t in work.inputs:
+            others = [x for array, x in node.arguments.items() if array != t.name]
+            is_alike = (t.dtype, t.shape, t.layout.strides) == (
+                work.result.dtype, work.result.shape, work.result.layout.strides,
+            )  # fmt: skip
+            if t.name in work.replaceable and is_alike and self._is_over(n, node.arguments[t.name], others):
+                if self._join(node.arguments[t.name], node.output):
+                    return
 
     def _join(self, one: str, two: str) -> bool:
         """Let two values share memory, and return whether they can: memory of the caller holds one value."""

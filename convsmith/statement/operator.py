@@ -74,6 +74,13 @@ class Operator(ABC):
         return ()
 
     @property
+    def replaceable(self) -> tuple[str, ...]:
+        """The names of the inputs whose memory the result may take, if shapes and layouts are the same: an element is
+        not read after the one at its place is written.
+        """
+        return ()
+
+    @property
     def free(self) -> tuple[str, ...]:
         """The names of the arrays whose layouts are free, in the order of the field `tags`; none without that field."""
         own = self.constants if hasattr(self, "tags") else {t.name for t in self.tensors}

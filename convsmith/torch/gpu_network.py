@@ -47,7 +47,7 @@ class GpuNetwork:
 
     def __init__(self, graph: Graph, threads: int, device: torch.device) -> None:
         laid = _channels_last(with_small_floats(folded(graph), "f32"))
-        where, self._device = placed(laid, {}), device
+        where, self._device = placed(laid, {}, replaces=False), device
         kernels = _kernels(laid, where.nodes, threads)
         plan = memory_plan(where.lives)
         self._workspace = max((plan.offsets[name] + x.nbytes for name, x in where.lives.items()), default=0)

@@ -72,3 +72,20 @@ def test_pools_and_norms_between_convolutions_have_channels_last() -> None:
     net = exact_network(b.model(b.conv(z, 32, 16, 1)))
     (pool,) = (step.work for step in net.image.steps if step.work.startswith("Pool"))
     assert "tags=('axb', 'axb')" in pool
+
+
+def test_results_take_the_memory_of_what_no_later_node_reads() -> None:
+    b = NetworkBuilder(5)
+    x = b.op("MatMul", b.input("x", 1, 64, 16), b.weights(16, 64))
+    y = b.op("Add", b.op("Softmax", b.op("Mul", x, b.op("ReduceMax", x, b.held(np.int64([2])))), axis=-1), x)
+    net = cs.onnx.compile(b.model(b.op("MatMul", y, b.weights(64, 8))), threads=1)
+    each = 64 * 64 * 4
+    assert 2 * each <= net.image.workspace < 3 * each  # that of x, and one for all between x and the sum
+
+
+def test_a_source_that_is_read_again_keeps_its_memory() -> None:
+    b = NetworkBuilder(6)
+    x = b.op("MatMul", b.input("x", 1, 64, 16), b.weights(16, 64))
+    y = b.op("Abs", b.op("Mul", x, b.op("ReduceMax", x, b.held(np.int64([2])))))
+    z = b.op("Max", b.op("Transpose", x, perm=[0, 2, 1]), y)
+    exact_network(b.model(b.op("MatMul", b.op("Sub", z, x), b.weights(64, 8)), y))

@@ -61,6 +61,11 @@ class Pointwise(ArraysOperator):
         """The result, of the shape to which the inputs broadcast."""
         return result_array(self.type, broadcast(self.shapes), self.tags[-1])
 
+    @property
+    def replaceable(self) -> tuple[str, ...]:
+        """The inputs that do not broadcast: an element of the result is computed of those at its place."""
+        return tuple(t.name for t in self.inputs if t.shape == self.result.shape)
+
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
         shape = self.result.shape

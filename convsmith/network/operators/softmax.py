@@ -64,6 +64,11 @@ class Softmax(ArrayOperator):
         return tuple(array(name, self.type, shape) for name, shape in rows)
 
     @property
+    def replaceable(self) -> tuple[str, ...]:
+        """The source: a row is written after all of it was read."""
+        return ("src",)
+
+    @property
     def _series(self) -> tuple[int, ...]:
         """The numbers of series; none if the elements of a row are apart, or few."""
         _, size, inner = self.shape
