@@ -33,6 +33,15 @@ _OF_THIS_MACHINE = {"cuda": "nvidia"}
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""
 
+_AMD = (
+    "AMD's GPUs need rows of their products of matrices (v_mfma and v_wmma, whose intrinsics LLVM has) with fragments "
+    "over waves of 64 or 32 lanes, the local data share as shared memory with its barriers, and a run time that "
+    "launches code objects (HIP, or HSA); the fragments of devices here are those of NVIDIA's warps and Intel's "
+    "sub-groups, and none of it could be run"
+)
+_WITHOUT_LEVEL = {"amdgcn": _AMD, "gfx": _AMD}
+"""What a level would need, by the beginnings of names of machines for which there is none."""
+
 
 @cache
 def _levels(folder: str) -> tuple[Machine, ...]:
@@ -104,8 +113,8 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
 
     With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
     requires no more features than it uses. A level with scalable vectors is never the default: whether it is faster
-    depends on their length. The target ``cuda`` is the level of this machine's GPU; UnsupportedError if it has no GPU.
-    UsageError for an unknown name.
+    depends on their length. The target ``cuda`` is the level of this machine's GPU; UnsupportedError if it has no GPU,
+    and for machines of which it says what a level would need. UsageError for another unknown name.
     """
     if name is None:
         have = {t.name: t for t in host_targets() if not t.vectors.scalable}
@@ -117,6 +126,8 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
     tables = (host_targets, known_targets, device_targets)  # in this order, each is imported when it is asked
     level = next((t for table in tables for t in table() if t.name == name), None)
     if level is None:
+        if why := next((why for start, why in _WITHOUT_LEVEL.items() if name.startswith(start)), ""):
+            raise UnsupportedError(f"there is no level for {name}: {why}", code="target")
         known = choices(name, (*target_names(), *_OF_THIS_MACHINE))
         raise UsageError(f"target {name!r} is unknown; known are {known}")
     return level

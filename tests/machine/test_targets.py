@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import DTYPES
 from convsmith.machine import registry
@@ -145,3 +146,9 @@ def test_multiply_adds_on_fragments_are_as_fast_as_on_numbers() -> None:
         assert target.device is not None
         of_rows = {x for row in target.rows.values() for x in row.needs}
         assert of_rows | {HALVES} == set(target.needs)  # conversions of f16 are no rows
+
+
+@pytest.mark.parametrize("name", ["amdgcn-amd-amdhsa", "gfx942"])
+def test_a_machine_without_a_level_says_what_one_would_need(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^there is no level for {name}: AMD's GPUs need rows .*v_mfma"):
+        registry.target(name)
