@@ -46,8 +46,8 @@ class _Reorder(LoopRewriter):
             raise ConfigError(
                 "bounds", f"reorder: the bounds of loop {found[0].var} need {used}, which would no longer be around it"
             )
-        if new != chain:
-            require_nest_order(self.what, chain, new, self.ranges)
+        if any(a is not b and (a.kind, b.kind) != ("grid", "grid") for a, b in zip(chain, new)):
+            require_nest_order(self.what, chain, new, self.ranges)  # groups run in any order
         inner = self.inside(*chain) if self.innermost else body
         return loop if new == chain and inner is body else wrap(new, inner)
 

@@ -259,7 +259,7 @@ def _fence(ins: PtxInstruction, made: Operands) -> Execute:
     """Return a fence, which matters between accesses of threads and asynchronous ones alone."""
     if not {"proxy", "async"} <= set(ins.words):
         return _nothing(ins, made)
-    return lambda warp, mask: warp.block.shared.fence(warp.number)
+    return lambda warp, mask: warp.block.shared.fence(warp.clock.warp)
 
 
 def _trap(ins: PtxInstruction, made: Operands) -> Execute:
