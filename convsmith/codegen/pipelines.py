@@ -206,10 +206,28 @@ class PipelineEmitter(ThreadEmitter):
         used_before = self.put(f"xor i32 {self.put(f'and i32 {turn}, 1')}, 1")  # a new barrier has ended its phase -1
         self._wait(self._barrier_at("free", slot), used_before)
         full = self._barrier_at("full", slot)
-        nbytes = sum(x.map.size * x.groups * x.dst.buffer.dtype.bytes for x in self.copies)
-        self.spell(self.calls.expect, at=full, bytes=nbytes)
-        for x in self.copies:
+        nbytes = {x: x.map.size * x.groups * x.dst.buffer.dtype.bytes for x in self.copies}
+        often, once = ([x for x in self.copies if (x.cond is not None) is n] for n in (False, True))
+        holds, always = "", sum(nbytes[x] for x in often)
+        awaited: int | str = always
+        if once:
+            if len({x.cond for x in once}) > 1 or once[0].cond is None:
+                raise InternalError(f"{self.symbol}: copies of a step with different conditions")
+            holds = self.cond(once[0].cond)
+            awaited = self.put(f"select i1 {holds}, i32 {sum(nbytes.values())}, i32 {always}")
+        self.spell(self.calls.expect, at=full, bytes=awaited)
+        for x in often:
             self._tensor_copy(x, full)
+        if once:
+            copy, on = self.label("once"), self.label("on")
+            self.lines.append(f"  br i1 {holds}, label %{copy}, label %{on}")
+            self.start(copy)
+            self.known.push()
+            for x in once:
+                self._tensor_copy(x, full)
+            self.known.pop()
+            self.lines.append(f"  br label %{on}")
+            self.start(on)
 
     def _tensor_copy(self, s: TensorCopy, full: str) -> None:
         if any(i is not as_index(0) for i in s.src.index):

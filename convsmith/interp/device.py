@@ -207,6 +207,8 @@ class DeviceMachine(ValueMachine, ABC):
         if s.is_store:
             self._tensor_store(s)
             return
+        if s.cond is not None and not self._cond(s.cond):
+            return
         at, offsets = ([self._index(i) for i in group] for group in (s.at, s.offsets))
         source, (first,) = self._places(s.src.buffer, s.src.index, None)
         target, (start,) = self._places(s.dst.buffer, s.dst.index, None)
@@ -227,7 +229,8 @@ class DeviceMachine(ValueMachine, ABC):
             for flight, memory in self._receivers(s, target):
                 if flight is not None and self._flight is not None and self._step is not None:
                     step = self._env[self._step]
-                    flaw = flight.fill(self._flight.number(step), step, memory, places, s.groups > 1)
+                    number = self._flight.number(step)
+                    flaw = flight.fill(number, step, memory, places, s.groups > 1, s.cond is not None)
                     self._legal(flaw)
                 self._write(memory, list(places), value)
 

@@ -36,6 +36,7 @@ class Underway:
         self._stored: dict[Place, int] = {}
         self._absent: dict[Place, str] = {}
         self._slots: dict[int, list[Place]] = {}
+        self._staying: set[Place] = set()
         self._open: list[_Started] = []
         self._groups: list[list[_Started]] = []
         self._summing: dict[Place, int] = {}
@@ -170,8 +171,12 @@ class Underway:
         """
         return not is_shared or all(x.started > self.number(step) for x in self.cluster)
 
-    def fill(self, number: int, step: int, memory: BufferMemory, places: range, is_multicast: bool) -> str | None:
-        """Start a copy to this group of the ``number``-th step of all loops."""
+    def fill(
+        self, number: int, step: int, memory: BufferMemory, places: range, is_multicast: bool, stays: bool = False
+    ) -> str | None:  # fmt: skip
+        """Start a copy to this group of the ``number``-th step of all loops, whose elements may stay."""
+        if stays:
+            self._staying.update((memory, x) for x in places)
         if is_multicast:
             self._is_reached = True
             if not self._is_open:
@@ -203,7 +208,8 @@ class Underway:
                 return f"step {step} is released before it is received"
             if key in self._reading:
                 return f"step {step} is released while a product reads element {key[1]} of {key[0].name}"
-            self._absent[key] = f"after step {step} was released"
+            if key not in self._staying:
+                self._absent[key] = f"after step {step} was released"
         self.released += 1
         for other in self.cluster if to_cluster else ():
             other._returned[self] = other._returned.get(self, 0) + 1

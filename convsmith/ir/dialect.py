@@ -46,20 +46,12 @@ class PipelineCalls:
     ``initialised`` lets the copy engine and all threads see it, those of other groups of a cluster too. ``expect``
     arrives and adds ``{bytes}`` that copies bring; ``arrive`` arrives, ``arrive_at`` at the barrier of the group
     ``{group}`` of a cluster. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait for
-<<<<<<< HEAD
-    it; so does ``has_ended_for_all`` for a barrier at which several groups arrive. ``tile`` and ``im2col`` start copies
-    from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they take the coordinates ``{at0}``, ``{at1}``
-    ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``, if ``{shared}`` is 1 in all groups of a
-    cluster whose bits are set in ``{mask}``. ``meet`` waits for all threads of a cluster; the attributes ``cluster``
-    state its groups along each axis, ``{x}``, ``{y}`` and ``{z}``.
-    ``store`` starts a store of ``{src}`` through a map of tiles; ``commit_stores`` closes a group of stores, and
-    ``wait_stores`` waits until all but the ``{pending}`` latest groups have read shared memory.
-=======
     it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``,
     if ``{shared}`` is 1 in all groups of a cluster whose bits are set in ``{mask}``. ``meet`` waits for all threads of
     a cluster; the attributes ``cluster`` state its groups along each axis, ``{x}``, ``{y}`` and ``{z}``.
->>>>>>> 90d5f723 (The model prices clusters; pairs of groups are chosen where it expects a gain, and tuned)
+    ``store`` starts a store of ``{src}`` through a map of tiles; ``commit_stores`` closes a group of stores, and
+    ``wait_stores`` waits until all but the ``{pending}`` latest groups have read shared memory.
     ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
     between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
     threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups.

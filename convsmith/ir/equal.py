@@ -281,10 +281,12 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
             at.at("if").same(a.cond, b.cond)
     elif isinstance(a, TensorCopy) and isinstance(b, TensorCopy):
         at = scope.at(f"copy to {a.dst.buffer}")
-        forms = [(x.map, len(x.at), len(x.offsets), x.groups) for x in (a, b)]
+        forms = [(x.map, len(x.at), len(x.offsets), x.groups, x.cond is None) for x in (a, b)]
         at.require(forms[0] == forms[1], a, b)
         for left, right in zip((a.dst, a.src, *a.at, *a.offsets), (b.dst, b.src, *b.at, *b.offsets)):
             at.same(left, right)
+        if a.cond is not None and b.cond is not None:
+            at.at("if").same(a.cond, b.cond)
     elif isinstance(a, Wait) and isinstance(b, Wait):
         scope.require((a.pending, a.of) == (b.pending, b.of), a, b)
     elif isinstance(a, Release) and isinstance(b, Release):

@@ -173,7 +173,7 @@ class _Parser(ValueParser):
         groups = self._int() if self._take("to") else 1
         if groups > 1:
             self._expect("groups")
-        return TensorCopy(dst, src, made, at, offsets, groups)
+        return TensorCopy(dst, src, made, at, offsets, groups, self.cond() if self._take("if") else None)
 
     def _wait(self) -> Stmt:
         return Wait(self._int("the number of groups that may be pending"), self._of())

@@ -313,9 +313,12 @@ class Rewriter:
 
     def _TensorCopy(self, s: TensorCopy) -> Stmt:
         dst, src, at, offsets = self.expr(s.dst), self.expr(s.src), self.index(s.at), self.index(s.offsets)
-        if dst is s.dst and src is s.src and at == s.at and offsets == s.offsets:
+        cond = None if s.cond is None else self.expr(s.cond)
+        if type(cond) is And and not cond.parts:
+            cond = None
+        if dst is s.dst and src is s.src and at == s.at and offsets == s.offsets and cond is s.cond:
             return s
-        return TensorCopy(dst, src, s.map, at, offsets, s.groups)
+        return TensorCopy(dst, src, s.map, at, offsets, s.groups, cond)
 
     def _AtomicAdd(self, s: AtomicAdd) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)

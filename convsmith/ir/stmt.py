@@ -280,9 +280,10 @@ class TensorCopy(Stmt):
     The tensor begins at the element ``src``, the copy at ``dst``; a store is the other way round.  The part lies ``at``
     coordinates of the tensor, innermost first; ``offsets`` move the pixels of an im2col map along the dims between
     channels and images.  A multicast brings it to the same place in each of so many ``groups``, those of the cluster,
-    each of which brings another part of a step's elements.  A store writes no element outside of the tensor.  In a
-    kernel with a ``signalled`` loop, it belongs to the open group of stores and reads ``src`` until a :class:`Wait` for
-    that group.
+    each of which brings another part of a step's elements.  Where ``cond`` does not hold, a copy brings nothing, and
+    what it has brought stays when its step is released.  A store writes no element outside of the tensor.  In a kernel
+    with a ``signalled`` loop, it belongs to the open group of stores and reads ``src`` until a :class:`Wait` for that
+    group.
     """
 
     dst: Load
@@ -291,6 +292,7 @@ class TensorCopy(Stmt):
     at: tuple[Index, ...]
     offsets: tuple[Index, ...] = ()
     groups: int = 1
+    cond: Cond | None = None
 
     @property
     def is_store(self) -> bool:

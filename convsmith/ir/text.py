@@ -311,7 +311,8 @@ def _map_text(s: TensorCopy) -> str:
     if m.pixels:
         parts["offset"] = list(map(str, s.offsets))
     text = " ".join(f"{word}({', '.join(items)})" for word, items in parts.items())
-    return f"{text} to {s.groups} groups" if s.groups > 1 else text
+    text = f"{text} to {s.groups} groups" if s.groups > 1 else text
+    return text if s.cond is None else f"{text} if {s.cond}"
 
 
 def head_text(s: Stmt) -> str:

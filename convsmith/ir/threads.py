@@ -85,8 +85,10 @@ def pipeline_parts(loop: For) -> PipelineParts | None:
 
 
 def slots_of(copies: Sequence[TensorCopy]) -> int:
-    """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot."""
-    buffer = copies[0].dst.buffer
+    """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot. Copies with a
+    condition fill places that stay.
+    """
+    buffer = next((x for x in copies if x.cond is None), copies[0]).dst.buffer
     return buffer.size // sum(s.map.size * s.groups for s in copies if s.dst.buffer is buffer)
 
 

@@ -306,6 +306,8 @@ class _Verifier:
             self._value(v, {})
         for i in (*s.at, *s.offsets):
             self._plain(i, "a coordinate")
+        if s.cond is not None:
+            self._plain(s.cond, "a condition")
 
     def _store(self, s: Store | AtomicAdd) -> None:
         if s.buffer in self._pointed:

@@ -101,7 +101,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
     AsyncCopy: lambda n: (n.dst, n.src) if n.cond is None else (n.dst, n.cond, n.src),
-    TensorCopy: lambda n: (n.dst, n.src, *n.at, *n.offsets),
+    TensorCopy: lambda n: (n.dst, n.src, *n.at, *n.offsets, *(() if n.cond is None else (n.cond,))),
     AtomicAdd: lambda n: (*n.index, n.value),
     Barrier: _no_children,
     Commit: _no_children,

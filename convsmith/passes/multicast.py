@@ -110,7 +110,7 @@ class _Multicast(Rewriter):
             at = (s.at[0], *places[s.at[1:]])
         (place,) = s.dst.index
         dst = Load(s.dst.buffer, (place + self.groups * made.size,), None)
-        return TensorCopy(dst, s.src, made, at, s.offsets, self.size)
+        return TensorCopy(dst, s.src, made, at, s.offsets, self.size, s.cond)
 
     def _named(self, values: Sequence[Index], lets: list[Let]) -> tuple[Index, ...]:
         found = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, minimum, mod
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import FENCES, For, Kernel, Let, Stmt, TensorCopy, block
@@ -30,15 +32,26 @@ MOST_CHANGES = 32
 
 
 class _PipelineCopies(LoopRewriter):
-    def __init__(self, loop: str, slots: int, around: str) -> None:
+    def __init__(self, loop: str, slots: int, around: str, resident: Sequence[str]) -> None:
         super().__init__()
-        self.loop, self.slots, self.around_it = loop, slots, around
+        self.loop, self.slots, self.around_it, self.resident = loop, slots, around, resident
+        self.staying: list[Buffer] = []
 
     def visit_For(self, loop: For) -> Stmt:
+        if loop.var.name == self.around_it:
+            made = self._For(loop)
+            return allocate(self.staying, made)
         if loop.var.name != self.loop:
             return self._For(loop)
         inside, parts = gathered_allocations(loop.body)
-        copies = {b: with_slots(b, self.slots) for b in inside if b.scope == "shared"}
+        steps = loop.hi - loop.lo
+        if self.resident and not (self.around_it and steps.is_const):
+            raise ConfigError(
+                "resident", f"pipeline_copies: loop {loop.var} runs {steps} times; elements stay for the rounds of a "
+                "group that all have as many steps",
+            )  # fmt: skip
+        slots = {b: steps.const if b.name in self.resident else self.slots for b in inside if b.scope == "shared"}
+        copies = {b: with_slots(b, n) for b, n in slots.items()}
         body = allocate((b for b in inside if b not in copies), block(*parts))
         filled = {x.dst.buffer for x in parts if isinstance(x, TensorCopy)}
         if loop.kind != "serial" or loop.carried or not copies or filled != set(copies):
@@ -55,8 +68,26 @@ class _PipelineCopies(LoopRewriter):
             body = substitute(body, {loop.var: loop.var - lo + loop.lo})
         slot = mod(step, self.slots)
         for old, new in copies.items():
-            body = Relocate(old, new, lambda index: (slot, *index)).stmt(body)
-        return allocate(copies.values(), For(loop.var, lo, lo + count, body, "pipelined"))
+            place = slot if old.name not in self.resident else loop.var - lo
+            body = Relocate(old, new, partial(_at_place, place)).stmt(body)
+        if self.resident:
+            body = block(*map(self._copied_once, gathered_allocations(body)[1]))
+        self.staying = [b for b in copies.values() if b.name in self.resident]
+        slotted = [b for b in copies.values() if b not in self.staying]
+        return allocate(slotted, For(loop.var, lo, lo + count, body, "pipelined"))
+
+    def _copied_once(self, s: Stmt) -> Stmt:
+        """Return a copy of resident elements, which the first round makes alone; other statements as they are."""
+        if not isinstance(s, TensorCopy) or s.dst.buffer.name not in self.resident:
+            return s
+        rounds = Var(self.around_it)
+        if rounds in {v for i in (*s.at, *s.offsets) for v in variables_of(i)}:
+            raise ConfigError("resident", f"pipeline_copies: `{s}` copies other elements in each round")
+        return TensorCopy(s.dst, s.src, s.map, s.at, s.offsets, s.groups, rounds < 1)
+
+
+def _at_place(place: Index, index: tuple[Index, ...]) -> tuple[Index, ...]:
+    return (place, *index)
 
 
 def _steps_before(count: Index, around: Sequence[For | Let], rounds: Var) -> Index:
@@ -95,11 +126,14 @@ def _steps_before(count: Index, around: Sequence[For | Let], rounds: Var) -> Ind
 
 
 @stages(*LOOPS)
-def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> Kernel:
+def pipeline_copies(
+    kernel: Kernel, loop: str, slots: int, around: str = "", resident: Sequence[str] = ()
+) -> Kernel:  # fmt: skip
     """Give the shared memory that ``loop`` fills ``slots``, and let copies run ahead of its other statements.
 
     The slots are used cyclically, also across iterations of the loop ``around`` it, if that is given. If these have
-    different numbers of steps, the variable of ``loop`` counts on from one of them to the next.
+    different numbers of steps, the variable of ``loop`` counts on from one of them to the next. Buffers that are
+    ``resident`` have a slot for each step, which the first iteration of the loop ``around`` fills, and which stay.
 
     Before::
 
@@ -121,4 +155,4 @@ def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> 
     require_loops(kernel, (loop, around) if around else (loop,), "pipeline_copies")
     if slots < 1:
         raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")
-    return with_body(kernel, _PipelineCopies(loop, slots, around).stmt(kernel.body))
+    return with_body(kernel, _PipelineCopies(loop, slots, around, resident).stmt(kernel.body))

@@ -1,4 +1,6 @@
-"""Clusters of groups of a device: whether a config's cluster is legal, and its copies have parts for all groups."""
+"""What copies of a copy engine serve besides the present step of a group: whether the cluster of a config is legal, and
+its copies have parts for all groups; whether operands may stay in shared memory for all tiles of a group.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,16 @@ from collections.abc import Sequence
 
 from convsmith.arith.tensor_maps import part_axis
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
+from convsmith.statement.statement import Statement, View
 
-__all__ = ["cluster_flaw", "parts_flaw"]
+__all__ = ["cluster_flaw", "parts_flaw", "resident_flaw"]
 
 
 def cluster_flaw(loops: Loops, legal: Sequence[str], config: Config, machine: Machine) -> ConfigError | None:
@@ -53,3 +57,23 @@ def parts_flaw(nest: Nest, copies: Sequence[EngineCopy], engine: CopyEngine) -> 
                 f"{loop.extent} parts of a multiple of {engine.together}; legal are larger tiles",
             )  # fmt: skip
     return None
+
+
+def resident_flaw(st: Statement, nest: Nest, config: Config, is_persistent: bool) -> ConfigError | None:
+    """Return the error if an operand of ``--resident=`` does not stay the same for all tiles of a group of ``nest``,
+    which computes several, in equally many steps, if it ``is_persistent``; otherwise None.
+    """
+    names = config.staged("resident")
+    legal = [v.name for v in st.factors if not _is_moved(v, nest)]
+    if not names or (set(names) <= set(legal) and is_persistent and len(names) < len(st.factors)):
+        return None
+    why = f"tiles of a group read different elements; legal are {', '.join(legal) or 'none here'}"
+    if not is_persistent:
+        why = "a group computes one tile, or tiles of different numbers of steps; legal is no operand"
+    return ConfigError("resident", f"--resident={','.join(names)}: {why}")
+
+
+def _is_moved(view: View, nest: Nest) -> bool:
+    """Return whether the tiles of a group read different elements of ``view``."""
+    read = {v.name for x in view.coords for v in variables_of(x)}
+    return any(x.extent > 1 and x.level != "cluster" and not read.isdisjoint(x.dims) for x in nest.grid)

@@ -382,7 +382,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         second-level cache while tiles of pixels use the present one; a source of which a tile fetches the pixels of the
         next one""", machines="vectors"),
     _scope("resident", example="wei", doc="""operands whose part for a register tile stays in registers while loops
-        run that do not move it""", machines="vectors"),
+        run that do not move it; under `--realise=hardware`, whose part for a tile stays in shared memory while a group
+        computes several tiles"""),
     _row("join", _TEXT, "atomic", """how the parts of `split` come together: each has memory of its own, which is added
         up in one order (`ordered`), or groups of threads add them to the result in any order (`atomic`)""",
         legal=("ordered", "atomic"), machines="groups"),

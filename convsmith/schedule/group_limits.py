@@ -49,6 +49,11 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
             raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
     if (flaw := l2_flaw(loops, config)) is not None:
         raise flaw
+    if config.staged("resident") and config.realise != "hardware":
+        raise ConfigError(
+            "resident", f"--resident={','.join(config.staged('resident'))}: elements stay in shared memory where a "
+            "copy engine brings them; legal with --realise=hardware",
+        )  # fmt: skip
     for name, size in config.tiles_at("vectors"):
         tile = tile_of(loops, config, name)[loops.kinds.get(name) != "k"] if name in loops.extents else 0
         if size < 2 or not tile or tile % size or config.instruction:

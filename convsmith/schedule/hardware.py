@@ -20,7 +20,7 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.end_sums import end_sums
 from convsmith.passes.simplify import simplify
 from convsmith.passes.stage_results import MappedResult
-from convsmith.schedule.clusters import cluster_flaw, parts_flaw
+from convsmith.schedule.clusters import cluster_flaw, parts_flaw, resident_flaw
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.engine_results import stored_result
@@ -311,7 +311,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
             return copied
         copies.append(copied)
         elements = copied.mapped.map.size * len(copied.mapped.pieces)
-        shared[v.name] = elements * dtype(v.dtype).bytes * config.buffers
+        times = prod(x.extent for x in nest.steps) if v.name in config.staged("resident") else config.buffers
+        shared[v.name] = elements * dtype(v.dtype).bytes * times
     stored = None
     for name in config.staged("shared"):
         if name not in (legal := [v.name for v in (*found.st.factors, found.st.c)]):
@@ -336,6 +337,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     if isinstance(residing, ConfigError):
         return residing
     uneven = _uneven_phases(st, config, nest)
+    if (flaw := resident_flaw(found.st, nest, config, bool(residing) and not uneven)) is not None:
+        return flaw
     runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
     return HardwareTile(
         nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven, stored

@@ -22,7 +22,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.library.warp_groups import warp_groups
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
-from convsmith.schedule.schedule import Schedule
+from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_results import transposed_along
 
 
@@ -61,7 +61,7 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
     nest = k.nest
     if k.brought is not None:
         assert k.machine.device is not None
-        return _bring_operands(s, k.brought, k.config.buffers, k.machine.device.grid)
+        return _bring_operands(s, k.brought, k.config.buffers, k.machine.device.grid, k.config.staged("resident"))
     bind_groups(s, nest)
     thread = s.fuse(nest.threads, "t") if nest.threads else None
     own = () if thread is None else (thread,)
@@ -96,20 +96,23 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
 
 
-def _bring_operands(s: Schedule, made: HardwareTile, slots: int, most: Sequence[int]) -> TileLoops:
+def _bring_operands(
+    s: Schedule, made: HardwareTile, slots: int, most: Sequence[int], resident: Sequence[str]
+) -> TileLoops:  # fmt: skip
     """Form the tile of groups of warps whose operands a copy engine brings, to as many ``slots``; ``most`` are the
-    largest numbers of groups along the dims of a launch.
+    largest numbers of groups along the dims of a launch. Operands that are ``resident`` are brought once.
     """
-    tiled = group_tile(made.nest)
+    tiled, kept = group_tile(made.nest), list[Copy]()
 
     def bring(loop: Loop) -> None:
-        bring_tiles(s, loop, made.copies)
+        copies = bring_tiles(s, loop, made.copies)
+        kept.extend(copy for copy, x in zip(copies, made.copies) if x.mapped.name in resident)
         if made.stored is not None:
             s.run(stage_results, made.stored)
         for over_phases, longest in made.uneven.items():  # tiles with more steps come first
             s.run(rotate, over_phases, longest)
 
-    warp_groups(s, tiled, bring, slots, made.residing, bool(made.uneven), most)
+    warp_groups(s, tiled, bring, slots, made.residing, bool(made.uneven), most, kept)
     return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, made.row))
 
 

@@ -282,13 +282,14 @@ class Schedule:
             Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
         ]
 
-    def pipeline(self, loop: Loop, slots: int, around: Loop | None = None) -> None:
+    def pipeline(self, loop: Loop, slots: int, around: Loop | None = None, resident: Sequence[Copy] = ()) -> None:
         """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
-        the iterations of the loop ``around``, if there is one.
+        the iterations of the loop ``around``, if there is one. In the first of these, ``resident`` copies are made for
+        all of them.
         """
         outer = () if around is None else (around,)
         with self._step("pipeline", loop, *outer, count=slots):
-            self.run(pipeline_copies, loop, slots, *outer)
+            self.run(pipeline_copies, loop, slots, *outer, *((tuple(x.name for x in resident),) if resident else ()))
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
         """Load elements that several products of the nest of ``loops`` share only once; the loop ``lane`` of the copy

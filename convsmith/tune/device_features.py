@@ -224,8 +224,8 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     A step takes as long as the slowest of its parts: its products; the reads of the factors by each group of warps; the
     copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
-    they wait for each other's slots. The engine stores a result that leaves through shared memory during the steps of
-    the next tile.
+    they wait for each other's slots. An operand that is resident is copied for the first tile of a group alone. The
+    engine stores a result that leaves through shared memory during the steps of the next tile.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -235,7 +235,9 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     for number, lines in enumerate(x.tile, 1):
         outer, inner = (x.terms, lines) if is_mn_major(x.row, number) else (lines, x.terms)
         arriving += outer * copied_rows(inner * size.bytes, engine)
-        rows += outer * copied_rows(inner * size.bytes, engine) / x.sharing[number - 1]
+        stays = st.factors[number - 1].name in x.config.staged("resident")
+        often = min(residing(x, st, machine) / tiles, 1.0) if stays else 1.0
+        rows += often * outer * copied_rows(inner * size.bytes, engine) / x.sharing[number - 1]
     reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
     at_once = tiles / units.turns(-(-x.groups // residing(x, st, machine)))
     waits, is_shared = 1 / (x.config.buffers * at_once), max(x.sharing) > 1
@@ -271,7 +273,8 @@ def residing(x: EngineTile, st: Statement, machine: Machine) -> int:
     assert machine.device is not None
     units, engine, (height, width) = machine.device.units, engine_of(machine), x.tile
     threads = (height // x.row.result.shape[0] + 1) * x.row.result.layout.lanes
-    shared = sum(x.tile) * x.terms * dtype(st.a.factor).bytes * x.config.buffers + engine.reserved
+    lines = height * x.config.buffers + width * (int(x.steps) if x.config.staged("resident") else x.config.buffers)
+    shared = lines * x.terms * dtype(st.a.factor).bytes + engine.reserved
     if st.c.name in x.config.staged("shared"):
         shared += height * width * dtype(st.c.dtype).bytes
     registers = threads * (width // 2 + engine.addresses)

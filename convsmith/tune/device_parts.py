@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import engine_of
@@ -30,7 +31,9 @@ __all__ = ["engine_cycles", "parts_lines", "ranked_tiles", "shared_by_groups"]
 PAIR = 2
 """Groups of the clusters of the model: pairs of units are neighbours on every device."""
 CLUSTERED = 0.95
-"""Largest ratio of the expected times with and without a cluster at which the model takes it: no cluster was timed."""
+"""Largest ratio of the expected times with and without a cluster, or with operands that stay and without, at which the
+model takes it: none of these was timed.
+"""
 MAX_SLOTTED = 24
 """Number of tiles for which the number of slots is chosen."""
 
@@ -45,7 +48,8 @@ def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
 
 def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
     """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones have the number of slots that
-    the model expects to be fastest. Pairs of groups come first if they take `CLUSTERED` of the best time or less.
+    the model expects to be fastest. Pairs of groups, and tiles whose columns stay in shared memory, come first if they
+    take `CLUSTERED` of the best time or less.
 
     Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken; of equal
     tiles, the one with fewest products.
@@ -63,18 +67,37 @@ def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -
         legal = (n for n in numbers if n <= x.config.buffers)
         ways = [x, *(x._replace(config=x.config.changed(buffers=n)) for n in legal)]
         slotted.append(min(ways, key=expected))
-    slotted += _pairs(slotted, st, machine)
+    slotted += _quicker((*_pairs(slotted, machine), *_resident(slotted, st, machine)), slotted, st, machine)
     return [*sorted(slotted, key=by_time), *ranked[MAX_SLOTTED:]]
 
 
-def _pairs(tiles: Sequence[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
-    """Return the ``tiles`` in clusters of two along rows or columns, if they take `CLUSTERED` of the best time or less.
-    """
-    if PAIR not in engine_of(machine).clusters:
-        return []
+def _quicker(
+    ways: Iterable[EngineTile], tiles: Sequence[EngineTile], st: Statement, machine: Machine
+) -> list[EngineTile]:  # fmt: skip
+    """Return the ``ways`` that take `CLUSTERED` of the best time of ``tiles`` or less."""
     most = CLUSTERED * min((engine_cycles(x, st, machine) for x in tiles), default=0.0)
-    pairs = (x.clustered(side, PAIR) for x in tiles for side in (0, 1) if x.around[side] >= PAIR)
-    return [x for x in pairs if engine_cycles(x, st, machine) <= most]
+    return [x for x in ways if engine_cycles(x, st, machine) <= most]
+
+
+def _pairs(tiles: Sequence[EngineTile], machine: Machine) -> Iterator[EngineTile]:
+    """Yield the ``tiles`` in clusters of two along rows or columns."""
+    for x in tiles if PAIR in engine_of(machine).clusters else ():
+        yield from (x.clustered(side, PAIR) for side in (0, 1) if x.around[side] >= PAIR)
+
+
+def _resident(tiles: Sequence[EngineTile], st: Statement, machine: Machine) -> Iterator[EngineTile]:
+    """Yield the ``tiles`` whose columns are those of all tiles, so that their factors may stay in shared memory, with
+    each number of slots of the other factor that fits beside them.
+    """
+    assert machine.device is not None
+    engine, most, nbytes = engine_of(machine), machine.device.shared.bytes, dtype(st.b.dtype).bytes
+    for x in tiles:
+        if x.around[1] > 1 or x.groups > x.around[0] or x.parts > 1 or x.longest or x.steps % 1:
+            continue
+        held = int(x.steps) * x.tile[1] * x.terms * nbytes + engine.reserved
+        for slots in engine.slots:
+            if held + slots * x.tile[0] * x.terms * nbytes <= most:
+                yield x._replace(config=x.config.changed(buffers=slots, resident=(st.b.name,)))
 
 
 def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from convsmith.schedule.grid import fuse_grid
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.schedule import Schedule
+from convsmith.schedule.schedule import Copy, Schedule
 
 
 class GroupTile(NamedTuple):
@@ -31,13 +31,13 @@ class GroupTile(NamedTuple):
 
 def warp_groups(
     s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0, uneven: bool = False,
-    most: Sequence[int] = (),
+    most: Sequence[int] = (), resident: Sequence[Copy] = (),
 ) -> None:  # fmt: skip
     """Have groups of warps multiply the operands of each step, which ``bring`` has a copy engine fetch in the innermost
     loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``. ``residing``
     groups are on the device at a time, each of which computes several tiles, unless that is 0; tiles have fewer and
     fewer steps if they are ``uneven``. ``most`` are the largest numbers of groups along the dims of a launch, innermost
-    first.
+    first. ``resident`` are the copies, made by ``bring``, that serve all tiles of a group.
     """
     row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
@@ -61,4 +61,4 @@ def warp_groups(
         outer = fuse_grid(s, grid, most[len(own) :])
     if own:
         s.reorder(*outer, *own)
-    s.pipeline(step, slots, around)
+    s.pipeline(step, slots, around, resident)
