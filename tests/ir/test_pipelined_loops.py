@@ -66,7 +66,7 @@ def test_an_im2col_copy_brings_pixels_of_windows() -> None:
     ("#pipelined", "#group", "outside of the loops over threads"),
     ("      tensor s[i % 2 * 4] = a[0] dims(4:1, 10:4) box(4, 1) at(0, i)\n", "", "begins with all of its copies"),
     ("at(0, i)", "at(0)", "1 coordinates and 0 offsets for 2 dims"),
-    ("@shared", "@cache", "from global to shared memory"),
+    ("@shared", "@cache", "between global and shared memory"),
     ("alloc s: f32[8]", "alloc s: s32[8]", "copies f32 to s32"),
     ("at(0, i)", "at(0, j)", "j"),
 ])  # fmt: skip
