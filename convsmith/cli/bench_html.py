@@ -45,7 +45,8 @@ def bench_html(
     """Return the page of measured rows, beside `libraries` with their versions."""
     here = [name for name, version in libraries.items() if version is not None]
     timed = [SuiteResult(row) for row in rows if row["seconds"]]
-    pictures = [figure((6, 4.4), lambda made: draw_roofline(made.subplots(), timed))] if timed else []
+    bounded = [result for result in timed if result.has_roofline]
+    pictures = [figure((6, 4.4), lambda made: draw_roofline(made.subplots(), bounded))] if bounded else []
     if any(result.ratios for result in timed):
         pictures.append(figure((6, 4.4), lambda made: draw_ratios(made.subplots(), timed, here)))
     columns = [
@@ -57,9 +58,10 @@ def bench_html(
     notes = [", ".join(versions), note + _SORTS, *_doubts(rows)]
     if any(result.config.has_transform for result in timed):
         notes.append(ABOVE)
-    caption = "All problems: rates beside the roofline" + ", and ratios" * (len(pictures) > 1)
+    drawn = ["rates beside the roofline"] * bool(bounded) + ["ratios"] * (len(pictures) > bool(bounded))
+    caption = f"All problems: {', and '.join(drawn)}"
     return _page(
-        title, _verdict(timed), heading, notes, pictures, caption, "Problems", columns,
+        title, _verdict(timed, bounded), heading, notes, pictures, caption, "Problems", columns,
         [_cells(row, libraries) for row in rows],
         [(name, _number(mean)) for name, mean in means.items()],
     )  # fmt: skip
@@ -136,11 +138,13 @@ def _doubts(rows: Sequence[RowData]) -> Iterator[str]:
     yield from doubts(figures, len(rows), "unreliable")
 
 
-def _verdict(timed: Sequence[SuiteResult]) -> str:
-    """Return the verdict on the kernel that is furthest from the roofline; the first line of the page."""
-    if not timed:
-        return "nothing is measured"
-    worst = min(timed, key=lambda result: result.of_roofline)
+def _verdict(timed: Sequence[SuiteResult], bounded: Sequence[SuiteResult]) -> str:
+    """Return the verdict on the kernel that is furthest from the roofline, the first line of the page; `bounded` are
+    those of the `timed` kernels that have one.
+    """
+    if not bounded:
+        return "engines of WebAssembly have no roofline" if timed else "nothing is measured"
+    worst = min(bounded, key=lambda result: result.of_roofline)
     return f"{worst.problem} is furthest from the roofline, at {worst.of_roofline:.0%} of it: {worst.verdict}"
 
 

@@ -38,6 +38,7 @@ __all__ = ["nchwc", "onnx_model", "onnxruntime"]
 
 _DOMAIN = "com.microsoft.nchwc"
 _OPSET, _IR_VERSION = 17, 9
+_NO_BYTES = "onnxruntime has deconvolutions of floating-point numbers only"
 _BLOCK = 16
 """Channels per block on machines with vectors of 16 f32 elements."""
 
@@ -89,6 +90,8 @@ def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[
             "onnxruntime runs f32, f16, u8:s8:s32 without bias and post-ops, or bytes that are scaled", code="types"
         )
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
+    if problem.deconv:
+        operator, weights = _transposed(operator, problem, weights)
     constants = {f"w{suffix}": weights} | ({f"b{suffix}": arrays["bia"]} if problem.bias else {})
     nodes = [helper.make_node(operator, [source, *constants], [f"y0{suffix}"], **_attributes(problem))]
     adds, clips = residual_and_clipping(problem)
@@ -120,6 +123,8 @@ def _quantised_node(stage: PeerStage, source: str, suffix: str) -> tuple[list[An
         raise UnsupportedError("onnxruntime has relu of bytes by saturation of u8 only", code="post-ops")
     if problem.dt[0] != problem.dst_type:
         raise UnsupportedError("onnxruntime writes the type of bytes that it reads", code="types")
+    if problem.deconv:
+        raise UnsupportedError(_NO_BYTES, code="types")
     if any(quantity.policy not in ("common", "per_oc") for quantity in (*problem.scales, *problem.zero_points)):
         raise UnsupportedError("onnxruntime has scales and zero points of an array or per channel", code="attributes")
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
@@ -161,7 +166,23 @@ def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
     return Peer(peer.call, lambda: from_layout(peer.result().reshape(layout.physical_shape), layout))
 
 
+def _transposed(operator: str, conv: Conv, weights: Array) -> tuple[str, Array]:
+    """Return the operator of a deconvolution, and its weights, which have input channels first."""
+    if operator != "Conv":
+        raise UnsupportedError(_NO_BYTES, code="types")
+    groups = weights.reshape(conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k).swapaxes(1, 2)
+    return "ConvTranspose", np.ascontiguousarray(groups).reshape(conv.ic, conv.oc // conv.g, *conv.k)
+
+
 def _attributes(conv: Conv) -> dict[str, Any]:
+    if conv.deconv:
+        whole = [s * (i - 1) + (k - 1) * (d + 1) + 1 for s, i, k, d in zip(conv.s, conv.i, conv.k, conv.d)]
+        back = [n - p - o for n, p, o in zip(whole, conv.p, conv.o)]
+        return {
+            "strides": list(conv.s), "pads": [*conv.p, *(max(n, 0) for n in back)], "group": conv.g,
+            "dilations": [d + 1 for d in conv.d], "kernel_shape": list(conv.k),
+            "output_padding": [max(-n, 0) for n in back],
+        }  # fmt: skip
     # A negative back pad drops inputs that no output reads anyway, because the output size is rounded down.
     back = [max(pr, 0) for pr in conv.pr]
     return {

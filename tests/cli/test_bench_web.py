@@ -17,9 +17,13 @@ from onnx_networks import NetworkBuilder
 
 from convsmith.diag.errors import ToolchainError
 from convsmith.machine.registry import target
+from convsmith.measure.onnx_peers import onnx_model
 from convsmith.measure.web_peers import Packages
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.problem.reference import reference
 
 LINE = "mb1ic3ih5oc4kh3ph1"
 FAST = ("--target", "wasm32+relaxed", "--rounds", "2")
@@ -179,3 +183,26 @@ def test_a_library_without_a_problem_says_why(tmp_path: Path) -> None:
     own = packages(tmp_path, "x.data")
     result = run("bench", f"--dir=BWD_D {LINE}", *FAST, "--vs", "onnxruntime-web", "--npm", str(own))
     assert result.exit_code == 0 and "onnxruntime is compared on forward convolutions only" in result.stdout
+
+
+def test_a_page_has_no_roofline_of_engines(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "rows.html"
+    result = run("bench", LINE, *FAST, "--html", str(file))
+    assert result.exit_code == 0, result.output
+    page = file.read_text()
+    assert "engines of WebAssembly have no roofline" in page and "beside the roofline" not in page
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["mb1ic4iw5oc6ow10kw4sw2pw1", "mb1ic4iw5oc6ow11kw4sw2pw1", "g2mb2ic4ih5oc6oh9kh3sh2ph1", "mb1ic2ih4oc3kh3dh1ph1"],
+)
+def test_deconvolutions_are_transposed_convolutions(line: str) -> None:
+    """The model that libraries get computes the problem: sizes that strides leave open have a padding of the output."""
+    session = pytest.importorskip("onnxruntime").InferenceSession
+    problem = parse_problem(f"--deconv {line}")
+    arrays = random_arrays(problem)
+    model, output = onnx_model(problem, arrays)
+    (found,) = session(model, providers=["CPUExecutionProvider"]).run([output], {"x": arrays["src"]})
+    np.testing.assert_array_equal(found, reference(problem, arrays)["dst"])
