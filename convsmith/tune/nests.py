@@ -129,9 +129,9 @@ class Nests:
             return
         pixel = self.innermost(self.pixels())
         inner = Var(self.model.dims[pixel][-1])
-        moves = inner in self.src or self.in_blocks(inner)
-        written = not self.st.constant and self.model.dst.get(inner) == 1 and moves
-        if (self.src.get(inner) == 1 or written) and inner not in variables_of(self.st.a.mask):
+        adjacent = self.src.get(inner) == 1 or self.in_blocks(inner)
+        written = not self.st.constant and self.model.dst.get(inner) == 1 and inner in self.src
+        if (adjacent or written) and inner not in variables_of(self.st.a.mask):
             yield pixel, ()
         elif self.model.along_rows(pixel):
             yield pixel, ()
@@ -383,7 +383,11 @@ class Nests:
             yield from rows_of_vectors(loops, lane, lanes, self.n, registers)
         tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), "")
         unrolled = tap if loops.extents.get(tap, 1) > 1 else ""
-        yield from vectors_by_pixels(loops, lane, lanes, self.n, lane == self.k, unrolled, registers, self._sums)
+        pixels = loops.of("m")
+        if self.st.constant and loops.kinds[lane] == "n":  # images of one pixel share the weights of a tile
+            pixels = [n for n in pixels if loops.extents[n] > 1] or pixels[-1:]
+        along_k = lane == self.k
+        yield from vectors_by_pixels(loops, pixels, lane, lanes, self.n, along_k, unrolled, registers, self._sums)
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is

@@ -150,14 +150,14 @@ def rows_of_vectors(loops: Loops, lane: str, lanes: int, n: str, registers: int)
 
 
 def vectors_by_pixels(
-    loops: Loops, lane: str, lanes: int, n: str, along_k: bool, tap: str, registers: int, sums: int = 0
-) -> Iterator[Family]:
-    """Yield tiles of vectors along ``lane`` by pixels of a row, or of several short rows.
+    loops: Loops, pixels: Sequence[str], lane: str, lanes: int, n: str, along_k: bool, tap: str, registers: int,
+    sums: int = 0,
+) -> Iterator[Family]:  # fmt: skip
+    """Yield tiles of vectors along ``lane`` by pixels of a row, or of several short rows; ``pixels`` are their loops.
 
     Registers of their own hold ``sums`` vectors of sums, unless that is 0.
     Where lanes are terms ``along_k``, vectors of several channels ``n`` are in a tile, and a few iterations of ``tap``.
     """
-    pixels = loops.of("m")
     inner = lane if lane in pixels else pixels[-1]
     size, other = loops.extents[inner], n if lane == inner else inner
     for v in range(1, min(loops.extents[n] if along_k else -(-loops.extents[lane] // lanes), MAX_VECTORS) + 1):
