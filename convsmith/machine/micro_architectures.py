@@ -77,7 +77,7 @@ _INTEL_SERVER_BY_BITS = ((256, (("result_moves", 1), ("spill", 2.0))), (512, (
 _ZEN = (("prefetched_transforms", 1 << 20),)
 _ZEN5 = (
     *_ZEN, ("straight_call", 5.0), ("turn", 1.0), ("spill", 1.0), ("exposed_near", 0.5), ("exposed_far", 0.2),
-    ("run", 1.5), ("far_run", 30.0), ("streamed_pixels", 2.0), ("fetched_pixels", 2 << 20),
+    ("run", 1.5), ("far_run", 8.0), ("streamed_pixels", 2.0), ("fetched_pixels", 2 << 20),
     ("prefetched_pixels", 5 << 19), ("waited", 0.5), ("copied_line", 1.5),
 )  # fmt: skip
 _ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.7))),)
