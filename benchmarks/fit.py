@@ -51,12 +51,12 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
 OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels", "page_turn",
-    "extend", "copied_line", "interrupted", "far_run",
+    "extend", "copied_line", "interrupted", "far_run", "fragment_row",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {
     "page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "copied_line": (0.5, 1.5, 3.0),
-    "interrupted": (1.0, 4.0, 16.0), "far_run": (2.0, 8.0, 30.0),
+    "interrupted": (1.0, 4.0, 16.0), "far_run": (2.0, 8.0, 30.0), "fragment_row": (1, 2, 4),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")
