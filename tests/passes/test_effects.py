@@ -23,7 +23,23 @@ from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import EFFECTS, SIGNALS, AsyncCopy, AtomicAdd, Barrier, Block, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import (
+    EFFECTS,
+    SIGNALS,
+    AsyncCopy,
+    AtomicAdd,
+    Barrier,
+    Block,
+    Fence,
+    For,
+    Kernel,
+    Meet,
+    Receive,
+    Release,
+    Stmt,
+    Store,
+    block,
+)
 from convsmith.ir.types import PTR
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.verify import verify
@@ -38,10 +54,11 @@ from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "hold_fragments", "load_ahead",
-    "load_matrices", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout", "signal_steps",
-    "split_barriers", "spread_lanes", "tensor_copies", "map_to_threads",
+    "load_matrices", "multicast", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout",
+    "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "tensor_copies", "map_to_threads",
 }  # fmt: skip
-"""Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""
+"""Passes whose examples have loops over threads or groups already, or over host threads, or copies that stand in none.
+"""
 MOST = 24
 """Variants of an example that are run."""
 Trace = dict[tuple[str, int], list[tuple[int, bool]]]
@@ -164,28 +181,33 @@ def test_passes_after_the_barriers_keep_effects() -> None:
 
 
 SIGNALLED = """\
-kernel k(a: f32[40], c: f32[10])
-  alloc s: f32[8] @shared:
+kernel k(a: f32[40], c: f32[20])
+  for g in 0 .. 2 #cluster:
     fence barriers
-    for i in 0 .. 10 #signalled:
-      tensor s[i % 2 * 4] = a[0] dims(4:1, 10:4) box(4, 1) at(0, i)
-      receive
-      for w in 0 .. 1 #warp:
-        for l in 0 .. 1 #lane:
-          c[i] = s[i % 2 * 4 + 3]
-      release step i
+    meet
+    alloc s: f32[8] @shared:
+      for i in 0 .. 10 #signalled:
+        tensor s[i % 2 * 4 + g * 2] = a[0] dims(4:1, 10:4) box(2, 1) at(g * 2, i) to 2 groups
+        receive
+        for w in 0 .. 1 #warp:
+          for l in 0 .. 1 #lane:
+            c[g * 10 + i] = s[i % 2 * 4 - g * 2 + 3]
+        release step i to cluster
+    meet
 """
 
 
 def test_passes_keep_the_signals_of_a_loop() -> None:
     old = parse_kernel(SIGNALLED)
+    signals = {Fence: 1, Receive: 1, Release: 1, Meet: 2}
+    assert set(signals) == set(SIGNALS)
     for change in (simplify, unroll, name_indices, narrow_index):
         new = change(old)
-        found = {"c": np.zeros(10, np.float32), "a": np.arange(40, dtype=np.float32)}
+        found = {"c": np.zeros(20, np.float32), "a": np.arange(40, dtype=np.float32)}
         interpret(new, found)
-        np.testing.assert_array_equal(found["c"], np.arange(3, 40, 4))
-        for kind in SIGNALS:
-            assert len([x for x in statements_of(new.body) if type(x) is kind]) == 1
+        np.testing.assert_array_equal(found["c"], [*range(3, 40, 4), *range(1, 40, 4)])
+        for kind, count in signals.items():
+            assert len([x for x in statements_of(new.body) if type(x) is kind]) == count
 
 
 APART = """\
