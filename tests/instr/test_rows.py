@@ -113,18 +113,24 @@ def on_fragments(target: Machine, row: Instruction) -> str:
 
 
 def module(target: Machine, row: Instruction) -> str:
-    """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts."""
+    """An entry ``row(c, a, b)`` that applies the row once, under the calling convention of artifacts. Terms that are
+    the same for all sums are read as kernels read them, as one number if the row says so.
+    """
     if row.result.scope == "fragment":
         return on_fragments(target, row)
     lines, operands = [], {}
     word = f"i{target.address_bits}"
     for n, b in enumerate(row.kernel.params):
         vector = f"<{b.size} x {b.dtype.llvm}>"
+        number = row.loaded if b.name != "c" and b.size < row.lanes * row.terms else ""
         lines += [
             f"%at.{b.name} = getelementptr {word}, ptr %args, i64 {n}",
             f"%p.{b.name} = load ptr, ptr %at.{b.name}, align {target.address_bits // 8}",
             f"%v.{b.name} = load {vector}, ptr %p.{b.name}, align {b.dtype.bytes}",
         ]
+        if number:
+            read = f"load {number}, ptr %p.{b.name}, align {b.dtype.bytes}"
+            lines[-1:] = [f"%n.{b.name} = {read}", f"%v.{b.name} = bitcast {number} %n.{b.name} to {vector}"]
         operands[b.name] = [f"%v.{b.name}"]
     c = row.kernel.params[0]
 
