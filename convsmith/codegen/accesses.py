@@ -392,7 +392,7 @@ class AccessEmitter(SumEmitter):
             self.lines.append(f"  store {t.llvm} {x}, {self.place(buffer, index)}, align {t.bytes}")
             return
         if lanes.stride == 1 and not self.scalable:
-            if parts := parts_of_store(lanes, buffer in self.updated):
+            if parts := parts_of_store(t, lanes, buffer in self.updated):
                 self._store_leading(buffer, index, lanes, x, parts)
                 return
             lanes, x = self._narrow(t, lanes, x)

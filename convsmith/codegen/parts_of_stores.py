@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Kernel, Store
+from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes
 from convsmith.ir.walk import loads_of, statements_of
 
 __all__ = ["parts_of_store", "updated_results"]
 
 MOST_PARTS = 2
-"""Parts up to which they are as fast as a masked store of which no load waits."""
+"""Parts up to which they are as fast as a masked store of which no load waits, but for bytes, each part of which is
+extracted from its vector.
+"""
 MOST_UPDATED = 4
 """Parts up to which they are faster than a masked store for which a load waits."""
 
 
-def parts_of_store(lanes: Lanes, updated: bool) -> list[int]:
-    """Return the lanes of each part, greatest first; empty if a masked store is better. A result is ``updated`` if the
-    kernel also reads it.
+def parts_of_store(t: DType, lanes: Lanes, updated: bool) -> list[int]:
+    """Return the lanes of each part, greatest first; empty if a masked store of elements of type ``t`` is better. A
+    result is ``updated`` if the kernel also reads it.
     """
     if lanes.first or lanes.active == lanes.count:
         return []
     parts = [1 << bit for bit in reversed(range(lanes.active.bit_length())) if lanes.active >> bit & 1]
-    return parts if len(parts) <= (MOST_UPDATED if updated else MOST_PARTS) else []
+    most = MOST_UPDATED if updated else 1 if t.bytes == 1 else MOST_PARTS
+    return parts if len(parts) <= most else []
 
 
 def updated_results(kernel: Kernel) -> list[Buffer]:

@@ -20,13 +20,14 @@ from convsmith.tune.candidates import default_config
 LAYER = "--stag=axb --dtag=axb mb1ic3ih5oc{}oh5kh1ph0"
 
 
-@pytest.mark.parametrize("updated", [False, True])
-def test_parts_are_the_active_lanes(updated: bool) -> None:
+@pytest.mark.parametrize(("name", "updated", "most"), [("f32", False, 2), ("u8", False, 1), ("u8", True, 4)])
+def test_parts_are_the_active_lanes(name: str, updated: bool, most: int) -> None:
+    t = dtype(name)
     for active in range(1, 16):
-        parts = parts_of_store(strided(16, 1, active), updated)
+        parts = parts_of_store(t, strided(16, 1, active), updated)
         assert not parts or (sum(parts) == active and all(n & (n - 1) == 0 for n in parts))
-        assert bool(parts) == (updated or active.bit_count() <= 2)
-    assert parts_of_store(strided(16, 1), updated) == []
+        assert bool(parts) == (active.bit_count() <= most)
+    assert parts_of_store(t, strided(16, 1), updated) == []
 
 
 @pytest.mark.parametrize(
