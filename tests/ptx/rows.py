@@ -109,7 +109,7 @@ def rows_ptx(target: Machine) -> str:
     parts = [_kernel(row) for row in target.instructions]
     number = "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
     if any(x.file == "shared" for row in target.instructions for x in row.operands):
-        calls = PIPELINES.before, PIPELINES.commit, PIPELINES.wait
+        calls = PIPELINES.published, PIPELINES.before, PIPELINES.commit, PIPELINES.wait
         barrier = "declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)"
         factors = (f"@shared_{x} = internal addrspace(3) global [{_MOST} x i8] undef, align 1024" for x in "ab")
         declared |= dict.fromkeys((barrier, *(line for call in calls for line in call.declare), *factors))
@@ -128,7 +128,8 @@ def _kernel(row: Instruction) -> str:
             registers[x.name] = [_register(lines, x, n) for n in range(x.layout.registers)]
     in_shared = any(x.file == "shared" for x in spread.values())
     if in_shared:
-        lines += ["call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", PIPELINES.before.effect]
+        lines += [PIPELINES.published.effect, "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"]
+        lines.append(PIPELINES.before.effect)
 
     def put(expression: str) -> str:
         lines.append(f"%x{len(lines)} = {expression}")
