@@ -28,7 +28,8 @@ def with_fewer_moves(graph: Graph) -> Graph:
     - A transpose before a reshape that divides dims comes after it, and one after a reshape that joins dims before it.
     - Element-wise steps on one value come before moves, so that they can follow the node that computes it.
 
-    Values that several nodes read, and outputs, stay where a rewrite would compute them again.
+    Values that several nodes read, and outputs, stay where a rewrite would compute them again; so do moves whose results
+    the model stores in another type than their sources.
     """
     rewriter = _Moves(graph)
     while rewriter.rewrite():
@@ -79,10 +80,14 @@ class _Moves:
         self.graph = replace(graph.changed(tuple(nodes.values())), values=values)
         return changed
 
+    def _rounds(self, node: NetworkNode) -> bool:
+        """Return whether the model stores the result of a move in another type than its source."""
+        return self.graph.small.get(node.output) != self.graph.small.get(node.arguments["src"])
+
     def _is_nothing(self, node: NetworkNode) -> bool:
         """Return whether the result of a move is its source."""
         source, result = self.graph.values.get(node.arguments["src"]), self.graph.values[node.output]
-        if source is None or (source.shape, source.type) != (result.shape, result.type):
+        if source is None or (source.shape, source.type) != (result.shape, result.type) or self._rounds(node):
             return False
         return isinstance(node.work, Reshape) or node.work.axes == tuple(range(len(node.work.axes)))  # type: ignore[union-attr]
 
@@ -90,7 +95,7 @@ class _Moves:
         self, before: NetworkNode, node: NetworkNode, values: dict[str, NetworkValue]
     ) -> Sequence[NetworkNode] | None:
         """Return the nodes that take the place of two, of which the second alone reads the first; None for others."""
-        if not _is_move(before) or before.arguments["src"] not in values:
+        if not _is_move(before) or before.arguments["src"] not in values or self._rounds(before):
             return None
         root, between, result = (values[x] for x in (before.arguments["src"], before.output, node.output))
         names = tuple(dict.fromkeys((*before.names, *node.names)))
