@@ -28,8 +28,8 @@ def with_fewer_moves(graph: Graph) -> Graph:
     - A transpose before a reshape that divides dims comes after it, and one after a reshape that joins dims before it.
     - Element-wise steps on one value come before moves, so that they can follow the node that computes it.
 
-    Values that several nodes read, and outputs, stay where a rewrite would compute them again; so do moves whose results
-    the model stores in another type than their sources.
+    Values that several nodes read, and outputs, stay where a rewrite would compute them again. Moves whose results the
+    model stores in another type than their sources stay too.
     """
     rewriter = _Moves(graph)
     while rewriter.rewrite():
