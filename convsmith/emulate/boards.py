@@ -7,8 +7,6 @@ user mode, whose pages have rights, runs these processors from version 8 on.
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -18,11 +16,11 @@ from pathlib import Path
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.library_functions import library_text
-from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.errors import ToolchainError
 from convsmith.diag.record import record
 from convsmith.emulate.executable import FileHeader, executable
 from convsmith.emulate.image import PAGE, Image, numbers_at
-from convsmith.emulate.processor import POISON, ProcessorEmulator
+from convsmith.emulate.processor import POISON, ProcessorEmulator, program_on_path
 from convsmith.emulate.processors import Fault
 from convsmith.machine.arm32.levels import EXTENDED
 from convsmith.machine.base import Machine
@@ -170,14 +168,7 @@ class Boards(ProcessorEmulator):
         return found[:size] if found[size:] == kept else Fault("write outside of results", None)
 
     def program(self) -> str:
-        found = shutil.which(_PROGRAM)
-        if found is None:
-            raise UnsupportedError(
-                f"code for thumb runs under {_PROGRAM}, which PATH does not have: install the package qemu-system-arm "
-                "(apt install qemu-system-arm), version 7.2 or later, or qemu-user of version 8 or later",
-                code="emulator",
-            )
-        return os.path.abspath(found)
+        return program_on_path(_PROGRAM, "thumb", _PROGRAM, "7.2 or later, or qemu-user of version 8 or later")
 
 
 BOARDS = Boards()

@@ -6,6 +6,8 @@ element faults, and uninitialised memory holds poison.
 
 from __future__ import annotations
 
+import os
+import shutil
 import struct
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ import numpy as np
 
 from convsmith.codegen.artifact import RUNTIME_SYMBOLS, Argument, Artifact, Entry
 from convsmith.codegen.binder import AddressMemory, Binder, element_type
-from convsmith.diag.errors import ToolchainError
+from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.emulate.base import EmulatedCode, Emulator, Memory, Piece
 from convsmith.emulate.image import START, Image
@@ -26,7 +28,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.object_code import ObjectCode
 
-__all__ = ["CODE_ALIGNMENT", "POISON", "ImageMemory", "PlacedCode", "ProcessorEmulator"]
+__all__ = ["CODE_ALIGNMENT", "POISON", "ImageMemory", "PlacedCode", "ProcessorEmulator", "program_on_path"]
 
 CODE_ALIGNMENT = 128
 """Alignment, in bytes, of code, which contains constants of Hexagon's vectors."""
@@ -198,3 +200,17 @@ class ImageMemory(AddressMemory):
 
     def write(self, place: int, contents: Array) -> None:
         self._image.write(place, contents.tobytes())
+
+
+def program_on_path(name: str, of: str, package: str, version: str) -> str:
+    """Return the path of an emulator's program; UnsupportedError with the ``package`` and ``version`` that provide it,
+    for code for ``of``, if PATH does not have it.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise UnsupportedError(
+            f"code for {of} runs under {name}, which PATH does not have: install the package {package} (apt install "
+            f"{package}), version {version}",
+            code="emulator",
+        )
+    return os.path.abspath(found)

@@ -6,9 +6,7 @@ architecture is needed.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -25,7 +23,7 @@ from convsmith.diag.record import record
 from convsmith.emulate.executable import FileHeader, executable
 from convsmith.emulate.float_functions import FLOAT_FUNCTIONS, float_text
 from convsmith.emulate.image import PAGE, START, Image, numbers_at
-from convsmith.emulate.processor import ProcessorEmulator
+from convsmith.emulate.processor import ProcessorEmulator, program_on_path
 from convsmith.emulate.processors import Fault
 from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
 from convsmith.machine.arm32.levels import EXTENDED
@@ -254,15 +252,7 @@ class Qemu(ProcessorEmulator):
         return f"qemu {have} computes outer products of bytes in even rows and columns alone; {first} computes all"
 
     def program(self) -> str:
-        program = self._platform.program
-        found = shutil.which(program)
-        if found is None:
-            raise UnsupportedError(
-                f"code for {self.of} runs under {program}, which PATH does not have: install the package qemu-user "
-                "(apt install qemu-user), version 7.2 or later",
-                code="emulator",
-            )
-        return os.path.abspath(found)
+        return program_on_path(self._platform.program, self.of, "qemu-user", "7.2 or later")
 
 
 AARCH64 = Qemu(of="aarch64")

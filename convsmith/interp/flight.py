@@ -48,7 +48,7 @@ class Underway:
         """Numbers of steps of all loops whose copies have started, and that were released."""
         self._first = self._before = 0
         self.cluster: Sequence[Underway] = (self,)
-        """What the groups of the cluster have under way, in their order; they run the same steps."""
+        """The groups of the cluster, in their order, each with what it has under way; they run the same steps."""
         self.met = 0
         self.waits_for = ""
         self.has_ended = False

@@ -40,7 +40,7 @@ _AMD = (
     "sub-groups, and none of it could be run"
 )
 _WITHOUT_LEVEL = {"amdgcn": _AMD, "gfx": _AMD}
-"""What a level would need, by the beginnings of names of machines for which there is none."""
+"""The needs of a level, by the beginnings of names of machines for which there is none."""
 
 
 @cache

@@ -1,5 +1,7 @@
-"""What copies of a copy engine serve besides the present step of a group: whether the cluster of a config is legal, and
-its copies have parts for all groups; whether operands may stay in shared memory for all tiles of a group.
+"""Copies of a copy engine that serve more than the present step of a group.
+
+These checks decide whether the cluster of a config is legal and its copies have parts for all groups, and whether
+operands may stay in shared memory for all tiles of a group.
 """
 
 from __future__ import annotations
