@@ -24,7 +24,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from ptx.hopper_configs import KINDS, LAST, LEVEL, compiled, forward, hopper_artifact
 from ptx.sass import sass, skip_without
-from ptx.test_hopper_convolutions import check, resident
+from ptx.test_hopper_convolutions import check, check_raises, resident
 
 CLUSTERS = [kind for kind in KINDS if "cluster" in kind]
 FAULTY = "a cluster of rows"
@@ -178,7 +178,4 @@ FAULTS = {
 def test_a_planted_fault_of_a_cluster_raises(
     fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = fault(monkeypatch)
-    with pytest.raises(PtxError, match=FAULTS[fault]):
-        for seed in range(4):
-            check(broken, KINDS[FAULTY][0], seed)
+    check_raises(fault(monkeypatch), KINDS[FAULTY][0], FAULTS[fault])

@@ -34,6 +34,13 @@ def check(artifact: Artifact, line: str, seed: int) -> None:
     check_result(problem, memory, expected(problem, arrays))
 
 
+def check_raises(broken: Artifact, line: str, message: str) -> None:
+    """A faulty artifact raises under one of four schedules."""
+    with pytest.raises(PtxError, match=message):
+        for seed in range(4):
+            check(broken, line, seed)
+
+
 @pytest.mark.sampled(8, "kind", "seed", wide=2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,10 +216,7 @@ FAULTS = {
 def test_a_planted_fault_raises(
     fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = fault(monkeypatch)
-    with pytest.raises(PtxError, match=FAULTS[fault]):
-        for seed in range(4):
-            check(broken, KINDS[FAULTY][0], seed)
+    check_raises(fault(monkeypatch), KINDS[FAULTY][0], FAULTS[fault])
 
 
 @pytest.mark.parametrize("fault", [without_swizzle, wrong_descriptor], ids=lambda x: x.__name__)
