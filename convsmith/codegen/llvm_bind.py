@@ -6,11 +6,8 @@ else.
 
 from __future__ import annotations
 
-import gc
 import re
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,7 +16,6 @@ import llvmlite.binding as llvm
 from convsmith.codegen.child import in_child
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
-from convsmith.diag.system import at_fork
 
 _OPTIONS = ("-hexagon-vector-combine=false",)
 """Options of LLVM's code generators.
@@ -87,38 +83,6 @@ def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
 
 
 _cached_machine = cache(_create_machine)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Pause the cyclic garbage collector, which costs tens of milliseconds while LLVM modules or the nodes of a kernel
-    are alive.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    thread = threading.get_ident()
-    _pausing.add(thread)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        _pausing.discard(thread)
-
-
-_pausing: set[int] = set()
-"""Threads that have paused the collector and will resume it."""
-
-
-def _resume_in_child() -> None:
-    """Resume the collector in a forked child for a thread that only the parent has."""
-    if _pausing - {threading.get_ident()}:
-        _pausing.clear()
-        gc.enable()
-
-
-at_fork(after_in_child=_resume_in_child)
 
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import FINITE, Argument, Artifact
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.module_text import module_text
@@ -15,6 +14,7 @@ from convsmith.compiler.entries import manifest, problem_arguments
 from convsmith.compiler.facts import facts
 from convsmith.compiler.memory import check_memory
 from convsmith.compiler.rewritten import Lowered, rewritten
+from convsmith.diag.collection import no_collection
 from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
@@ -63,7 +63,7 @@ def build_artifact(
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
     check_arrays(problem, target)
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         made = plan_for(problem, config, target, requirements)
         kept = KeptPlan.of(made)
         return replace(emit(made, lower(made, instruments)), plan=kept)

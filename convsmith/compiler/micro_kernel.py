@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.driver import assemble, lower
+from convsmith.diag.collection import no_collection
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -19,7 +19,7 @@ from convsmith.schedule.micro_kernel import micro_kernel_plan
 
 def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile ``m`` for ``target``."""
-    with llvm_bind.no_collection(), interning():
+    with no_collection(), interning():
         made = micro_kernel_plan(m, target)
 
         def pointer(kernel: Kernel, b: Buffer) -> Argument:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.cache import cache_key, disk_cache
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
@@ -34,11 +35,10 @@ def operator_artifact(op: Operator, target: Machine, threads: int = 1) -> Artifa
         except UsageError as error:
             cache.discard(key, f"is damaged: {error}")
     with import_lock:
-        from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import assemble, lower
         from convsmith.ir.intern import one_table
 
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         plan = _plan(op, target, threads)
         made = replace(assemble(plan, lower(plan), _arguments(op)), problem=line, config=str(plan.config))
     if cache is not None:
@@ -60,11 +60,10 @@ def _key(op: Operator, target: Machine, threads: int) -> str:
 def operator_text(op: Operator, target: Machine, threads: int = 1) -> str:
     """Return the module of the kernel of ``op`` as LLVM text."""
     with import_lock:
-        from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import lower
         from convsmith.ir.intern import one_table
 
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         return lower(_plan(op, target, threads)).text
 
 

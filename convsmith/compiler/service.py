@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cache import DiskCache, cache_key, disk_cache
 from convsmith.diag import trace
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
@@ -94,10 +95,9 @@ def _compile_or_load(
         artifact, status = stored if plan is None else _with_plan(stored, plan), "cached"
     else:
         with import_lock:
-            from convsmith.codegen import llvm_bind
             from convsmith.compiler.arrays import check_arrays
             from convsmith.ir.intern import one_table
-        with llvm_bind.no_collection(), one_table():
+        with no_collection(), one_table():
             if config is None:
                 check_arrays(plain, target)
                 with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
@@ -228,7 +228,7 @@ def _compile(problem: Problem, config: Config | GivenSchedule, target: Machine, 
         from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         verify = [] if settings.check == "off" else [Verify()]
         wanted = settings.check == "interpret" and not requirements and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []

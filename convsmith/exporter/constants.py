@@ -18,6 +18,7 @@ from convsmith.codegen.module_text import module_text
 from convsmith.compiler.driver import lower
 from convsmith.compiler.facts import facts
 from convsmith.compiler.rewritten import private_buffers
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.inspection import Inspected
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -70,7 +71,7 @@ def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str,
     contents = {name: stored_bytes(specs[name], array) for name, array in checked.items() if name in plain}
     packed = [name for name in checked if name in artifact.packs]
     if packed:
-        with llvm_bind.no_collection(), kernel.planned() as plan:
+        with no_collection(), kernel.planned() as plan:
             packs = _PackingHere(plan, artifact)
             for name in packed:
                 contents[f"packed_{name}"] = packs.packed(name, checked)

@@ -112,7 +112,7 @@ class _Builder:
         """Return the machine for a problem: between two calls of a kernel, others load weights of their own."""
         return (self._machine or machine_of(problem)).with_cold_weights
 
-    def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, bytes]]:
+    def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, Array]]:
         """Return the number of the kernel of a node, and the memory of its constants by parameter."""
         arrays = self._constants(node)
         if isinstance(node.work, Operator):
@@ -124,22 +124,22 @@ class _Builder:
             number = self._numbered(node.work, for_any_operands(self._known[node.work], arrays))
         own, made = self._compiled[number], self._made[number]
         plain = {p.name: p for p in made.interface.parameters}
-        contents: dict[str, bytes] = {}
+        contents: dict[str, Array] = {}
         left = dict(arrays)
         if own is not None and "packed_wei" in plain and "wei" in arrays:
             weights, bias = left.pop("wei"), left.pop("bia", None)
             packed = own.host.pack(weights, bias)
-            contents["packed_wei"] = packed.buffer.tobytes()
+            contents["packed_wei"] = packed.buffer
             if packed.bias is not None:
-                contents["bia"] = packed.bias.tobytes()
+                contents["bia"] = packed.bias
         if own is not None:
             of_stages = [name for name in own.host.packable if name in left and f"packed_{name}" in plain]
             for name, x in own.host.pack_each({name: left.pop(name) for name in of_stages}).items():
-                contents[f"packed_{name}"] = (x.buffer if isinstance(x, Packed) else x).tobytes()
+                contents[f"packed_{name}"] = x.buffer if isinstance(x, Packed) else x
         for name, x in left.items():
             tensor = plain[name].tensor
             assert tensor is not None
-            contents[name] = stored_bytes(ArraySpec(tensor), x)
+            contents[name] = np.frombuffer(stored_bytes(ArraySpec(tensor), x), np.uint8)
         return number, contents
 
     def _numbered(self, work: Work, kernel: CompiledKernel | None) -> int:
@@ -229,5 +229,3 @@ class _Builder:
         if home in offsets:
             return MemoryPlace(WORKSPACE, offsets[home] + start)
         return MemoryPlace(self._areas[home], start)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import zlib
 
 import numpy as np
 
@@ -22,31 +23,35 @@ class PackedWeights:
 
     def __init__(self, shared: bool = False) -> None:
         self._shared = shared
-        self._offsets: dict[bytes, int] = {}
+        self._places: list[tuple[Array, int]] = []
+        self._alike: dict[tuple[int, int], list[int]] = {}
         self._size, self._written = 0, 0
         self._area: Array = np.zeros(0, np.uint8)
 
-    def stored(self, content: bytes) -> int:
-        """Return the offset of `content`, which is added if it is new."""
-        if content not in self._offsets:
-            self._offsets[content] = self._size
-            self._size += aligned(len(content))
-        return self._offsets[content]
+    def stored(self, content: Array) -> int:
+        """Return the offset of `content`, contiguous memory that nobody writes, which is added if it is new."""
+        memory = content.reshape(-1).view(np.uint8)
+        alike = self._alike.setdefault((memory.size, zlib.adler32(memory.data)), [])
+        for n in alike:
+            if np.array_equal(self._places[n][0], memory):
+                return self._places[n][1]
+        alike.append(len(self._places))
+        self._places.append((memory, self._size))
+        self._size += aligned(memory.size)
+        return self._places[-1][1]
 
     def array(self) -> Array:
         """Return all contents so far, each at its offset, with zeros between them."""
         if self._size > self._area.size:
             self._area, self._written = self._memory(), 0
-        for content, offset in self._offsets.items():
+        for content, offset in self._places:
             if offset >= self._written:
-                self._area[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+                end = offset + content.size
+                self._area[offset:end] = content
+                self._area[end : offset + aligned(content.size)] = 0
         self._written = self._size
         return self._area[: self._size]
 
     def _memory(self) -> Array:
-        """Return a new area of zeros."""
-        if self._shared:
-            return np.frombuffer(mmap.mmap(-1, _ROOM * self._size), np.uint8)
-        made = aligned_empty(self._size)
-        made[:] = 0
-        return made
+        """Return a new area, whose pages nothing has written."""
+        return np.frombuffer(mmap.mmap(-1, _ROOM * self._size), np.uint8) if self._shared else aligned_empty(self._size)

@@ -18,12 +18,18 @@ from convsmith.measure.timing import MIN_SHARE, Watch
 
 __all__ = ["LeastTimes", "Times", "kept_times", "least_seconds"]
 
-ROUNDS, MAX_ROUNDS = 5, 20
-"""Minimum and maximum number of rounds of a measurement; each round runs both kernels once."""
+CLEAR_ROUNDS, ROUNDS, MAX_ROUNDS = 2, 5, 20
+"""Minimum number of rounds of a measurement whose result is clear, of any other, and maximum number; each round runs
+both kernels once.
+"""
+CLEAR = 1.25
+"""Ratio of the two alternatives' times from which the result of a measurement is clear."""
 LONGEST = 0.5
 """Seconds after which no further round is run beyond the first `ROUNDS`."""
 SHORT_SECONDS = 2e-3
 """Minimum duration of a sample in seconds; short calls are repeated."""
+LONG_SECONDS = 0.02
+"""Seconds of a first call from which no second one counts how often calls are repeated."""
 ALIKE = 1.05
 """Maximum ratio of the two shortest samples of a steady measurement; a larger ratio indicates load of other processes.
 """
@@ -88,15 +94,18 @@ def least_seconds(
     """
     counts, samples = [], list[list[_Sample]]()
     for call in calls:
-        call()
-        counts.append(max(1, int(SHORT_SECONDS / max(_sample(call, 1, finish).seconds, 1e-7))))
+        seconds = _sample(call, 1, finish).seconds
+        if seconds < LONG_SECONDS:
+            seconds = _sample(call, 1, finish).seconds
+        counts.append(max(1, int(SHORT_SECONDS / max(seconds, 1e-7))))
         samples.append([])
     end = time.perf_counter() + LONGEST
     for turn in range(most):
         order = list(zip(calls, counts, samples))
         for call, count, taken in order if turn % 2 else reversed(order):
             taken.append(_sample(call, count, finish))
-        if turn + 1 >= ROUNDS and (all(map(_are_steady, samples)) or time.perf_counter() > end):
+        is_steady = turn + 1 >= CLEAR_ROUNDS and all(map(_are_steady, samples))
+        if (is_steady and _is_clear(samples)) or (turn + 1 >= ROUNDS and (is_steady or time.perf_counter() > end)):
             break
     first, second = (_undisturbed(taken)[0] for taken in samples)
     return LeastTimes(first, second, all(map(_are_steady, samples)))
@@ -123,6 +132,12 @@ def _undisturbed(samples: Sequence[_Sample]) -> list[float]:
     """
     wanted = MIN_SHARE * max(1.0, *(x.cpus for x in samples))
     return sorted([x.seconds for x in samples if x.cpus >= wanted] or [x.seconds for x in samples])
+
+
+def _is_clear(samples: Sequence[Sequence[_Sample]]) -> bool:
+    """Return whether one alternative is so much faster than the other that further rounds do not change the choice."""
+    least = sorted(_undisturbed(taken)[0] for taken in samples)
+    return least[-1] >= CLEAR * least[0]
 
 
 def _are_steady(samples: Sequence[_Sample]) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.settings import MAX_THREADS, settings
@@ -67,7 +68,7 @@ def optimize(
     report = OptimizeReport(type(model).__name__, count)
     bar = sys.stderr.isatty() if progress is None else progress
     work = Work(report, count, keep_faster, bar)
-    with torch.no_grad():
+    with torch.no_grad(), no_collection():
         made = copied(model, frozen=True)
         try:
             expected = _results(made, args, kwargs)

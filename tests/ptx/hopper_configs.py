@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -302,7 +302,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
 
 def compiled(line: str, words: str, machine: Machine | None = None) -> Artifact:
     """Return the artifact of a problem under a config of sm_90a, or of a ``machine`` like it."""
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
         plan = plan_for(parse_problem(line), config, machine or target(LEVEL))
         return emit(plan, lower(plan))

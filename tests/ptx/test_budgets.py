@@ -16,6 +16,7 @@ import pytest
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.cubin import AssembledKernels, assemble_ptx
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Kernel, Store
 from convsmith.ir.value import Cast, dtype_of, lanes_of
@@ -171,7 +172,7 @@ def test_the_budget_of_results(request: pytest.FixtureRequest) -> None:
 
 def compiled(line: str, words: str, level: str) -> tuple[str, Kernel]:
     """Return the PTX of a problem under a config, and the main kernel."""
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         plan = plan_for(parse_problem(line), Config.parse(f"--target={level} --pack= {words}"), target(level))
         low = lower(plan)
         return emit(plan, low).notes["ptx"], low.kernel

@@ -9,10 +9,10 @@ import pytest
 from devices import KINDS
 from guarded import check_result, expected, memories
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cubin import assemble_ptx, assembler_of
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UnsupportedError
 from convsmith.emulate.ptx.parser import PtxError
 from convsmith.ir.intern import one_table
@@ -52,7 +52,7 @@ LAYERS = (
 def made(line: str, words: str, level: str) -> Artifact:
     """Return the artifact of a problem under a config, by default that of the level."""
     problem, machine = parse_problem(line), target(level)
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         if words:
             config = Config.parse(f"--target={level} --pack= {words}")
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
@@ -46,7 +46,7 @@ def test_asynchronous_copies_bring_row_major_weights_of_fragments(line: str) -> 
 @pytest.mark.parametrize("line", LINES[:2])
 def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: str) -> None:
     first, machine = made(line, "", "sm_90a"), target("sm_90a")
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         other = without_limits(Config.parse(first.config), machine)
         plan = plan_for(parse_problem(line), other, machine)
         assert other.realise == "mask"

@@ -11,10 +11,10 @@ from functools import cache
 import pytest
 from devices import DeviceOracle
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cubin import assemble_ptx
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import ConfigError
 from convsmith.emulate.ptx.parser import PtxError
 from convsmith.interp.memory import InterpError
@@ -60,7 +60,7 @@ def made(kind: str, count: int) -> Plan:
 
 @cache
 def artifact(kind: str, count: int = 2) -> Artifact:
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         plan = made(kind, count)
         return emit(plan, lower(plan))
 

@@ -12,10 +12,10 @@ from guarded import check_result, expected, memories
 from thread_kernels import HEAD, arrays
 from thread_kernels import SPLIT as STATEMENTS
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cubin import assemble_ptx
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.emulate.ptx.parser import PtxError
 from convsmith.interp import run
 from convsmith.ir.intern import one_table
@@ -35,7 +35,7 @@ WAITS = {"sm_80": "test_wait", "sm_90a": "try_wait"}
 def made(kind: str, level: str) -> Artifact:
     line, words = SPLIT[kind]
     machine = target(level)
-    with llvm_bind.no_collection(), one_table():
+    with no_collection(), one_table():
         plan = plan_for(parse_problem(line), Config.parse(f"--target={level} --pack= {words}"), machine)
         return emit(plan, lower(plan))
 

@@ -17,7 +17,19 @@ from convsmith.machine.x86.levels import LEVELS
 pytest.importorskip("torch")
 
 from convsmith.torch import choice
-from convsmith.torch.choice import ALIKE, LEFT, MAX_ROUNDS, ROUNDS, LeastTimes, Times, kept_times, least_seconds
+from convsmith.torch.choice import (
+    ALIKE,
+    CLEAR,
+    CLEAR_ROUNDS,
+    LEFT,
+    LONG_SECONDS,
+    MAX_ROUNDS,
+    ROUNDS,
+    LeastTimes,
+    Times,
+    kept_times,
+    least_seconds,
+)
 
 STEADY, STARVED = 1.0, 0.6
 
@@ -94,6 +106,16 @@ def test_rounds_follow_until_the_two_shortest_samples_are_alike(samples: dict[st
     assert measured() == (4.0 / ALIKE**0.5, 2.0, True)
     samples["a"] = list(falling)
     assert least_seconds(lambda: "a", lambda: "b", most=ROUNDS) == (4.0, 2.0, False)
+
+
+@pytest.mark.parametrize(("other", "rounds"), [(CLEAR, CLEAR_ROUNDS), (CLEAR * 0.99, ROUNDS)])
+def test_a_clear_difference_ends_a_measurement(
+    other: float, rounds: int, samples: dict[str, list[tuple[float, float]]]
+) -> None:
+    first = (LONG_SECONDS, STEADY)
+    samples["a"], samples["b"] = [first, *[(1.0, STEADY)] * MAX_ROUNDS], [first, *[(other, STEADY)] * MAX_ROUNDS]
+    assert measured() == (1.0, other, True)
+    assert [MAX_ROUNDS - len(samples[x]) for x in "ab"] == [rounds, rounds]
 
 
 @pytest.mark.parametrize("cpus", [STARVED, 0.0])

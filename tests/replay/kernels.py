@@ -20,6 +20,7 @@ from llvmlite import binding as llvm
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.compiler.dynamic import requirements
+from convsmith.diag.collection import no_collection
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
@@ -67,7 +68,7 @@ class Row:
 def generate(row: Row) -> Row:
     """Return the row of the kernel as the compiler makes it now. Compiles for levels that the host lacks as well."""
     level = TARGETS[row.target]
-    with llvm_bind.no_collection(), interning():
+    with no_collection(), interning():
         config, text = _lowered(row, level)
         device = level.device is not None
         code = b"" if device else llvm_bind.object_code(text, level.triple, level.cpu, level.features)

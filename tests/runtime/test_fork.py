@@ -26,9 +26,9 @@ import pytest
 from llvmlite import binding as llvm
 
 import convsmith as cs
-from convsmith.codegen import llvm_bind
 from convsmith.compiler import cache
 from convsmith.diag import forking, trace
+from convsmith.diag.collection import no_collection
 from convsmith.diag.forking import RenewedLock, cached_property
 from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
@@ -231,14 +231,14 @@ def test_the_collector_runs_in_the_child() -> None:
     """Compiling pauses it; the thread that would resume it is none of the child's."""
 
     def pause(started: threading.Event) -> None:
-        with llvm_bind.no_collection():
+        with no_collection():
             started.set()
             time.sleep(HELD)
 
     with other_thread(pause):
         assert not gc.isenabled() and child_does(gc.isenabled)
     assert gc.isenabled()
-    with llvm_bind.no_collection():
+    with no_collection():
         assert child_does(lambda: not gc.isenabled())
 
 

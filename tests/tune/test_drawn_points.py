@@ -19,9 +19,9 @@ from drawn_layers import random_chain, random_layer, random_machine
 from legal import legal_problem
 from tune.test_every_default import CLASSES, classes
 
-from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.compiler.rewritten import Lowered
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.ir.intern import interning
@@ -112,7 +112,7 @@ def refusals_of_points(kind: str, numbers: range) -> tuple[list[str], int]:
     for number in numbers:
         rng, problem, machine, threads = draw(kind, number)
         step: tuple[str, Config | None] = "", None
-        with limited(), llvm_bind.no_collection(), interning():
+        with limited(), no_collection(), interning():
             try:
                 of = space_of(problem, machine, threads)
             except (ConfigError, UnsupportedError):

@@ -20,6 +20,7 @@ from legal import legal_problem, types_of
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UnsupportedError
 from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.ir.intern import interning, one_table
@@ -72,7 +73,7 @@ def parts(problem: Problem) -> list[Problem]:
 def compile_default(problem: Problem, target: Machine, threads: int, code: bool) -> None:
     """Compile the problem's default config, up to machine code or to LLVM's module."""
     for part in parts(problem):
-        with llvm_bind.no_collection():
+        with no_collection():
             config = default_config(part.canonical(), target, threads)
             with interning():
                 text = lower(plan(part.canonical(), config, target)).text
@@ -123,7 +124,7 @@ def refusals_of(kind: str, numbers: range) -> tuple[list[str], Counter[str]]:
         if has_empty_tensor(problem):
             continue
         try:
-            with llvm_bind.no_collection():
+            with no_collection():
                 config = choose(problem.canonical(), target, threads, dynamic=False)
                 with one_table():
                     lower(plan_for(problem.canonical(), config, target))
