@@ -6,14 +6,16 @@ A network is a list of layers, of which `microcontrollers.py` also writes calls 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-import convsmith as cs
+__all__ = ["NETWORKS", "Layer", "TinyNetwork", "layers_of", "model_of"]
 
-__all__ = ["NETWORKS", "Layer", "TinyNetwork", "layers_of", "model_of", "quantised_model"]
+_RUNTIME = "com.microsoft"
+"""The domain of ONNX Runtime's operators."""
 
 
 @dataclass(frozen=True)
@@ -118,70 +120,94 @@ NETWORKS = {"kws": _keywords(), "vww": _wake_words(), "ic": _images(), "ad": _an
 
 
 def model_of(network: TinyNetwork, seed: int = 0) -> onnx.ModelProto:
-    """Return a model of floats with random weights; its input is channels first, or a row for dense layers alone."""
-    rng = np.random.default_rng(seed)
-    layers, nodes, constants = layers_of(network), [], []
-    is_flat = network.size[:2] == (1, 1)
-    names = {-1: "x"}
-
-    def constant(name: str, shape: tuple[int, ...], scale: float) -> str:
-        array = (rng.standard_normal(shape) * scale).astype(np.float32)
-        constants.append(numpy_helper.from_array(array, name))
-        return name
-
-    for n, layer in enumerate(layers):
-        h, w, c = network.size if layer.source < 0 else layers[layer.source].shape
-        x, name = names[layer.source], f"layer{n}"
-        if layer.kind in ("conv", "depthwise"):
-            groups = c if layer.kind == "depthwise" else 1
-            shape = (layer.shape[2], c // groups, *layer.kernel)
-            given = [x, constant(f"w{n}", shape, float(np.prod(shape[1:])) ** -0.5), constant(f"b{n}", shape[:1], 0.1)]
-            top, left, below, right = layer.pads((h, w, c))
-            nodes.append(helper.make_node("Conv", given, [name], name, kernel_shape=layer.kernel, group=groups,
-                                          strides=layer.stride, pads=[top, left, below, right]))  # fmt: skip
-        elif layer.kind == "add":
-            nodes.append(helper.make_node("Add", [x, names[layer.addend]], [name], name))
-        elif layer.kind == "mean":
-            nodes.append(helper.make_node("GlobalAveragePool", [x], [name], name))
-        else:
-            if layer.source >= 0 and layers[layer.source].kind == "mean":
-                nodes.append(helper.make_node("Flatten", [x], [f"{name}_flat"], f"{name}_flat"))
-                x = f"{name}_flat"
-            given = [x, constant(f"w{n}", (c, layer.channels), c**-0.5), constant(f"b{n}", (layer.channels,), 0.1)]
-            nodes.append(helper.make_node("Gemm", given, [name], name))
-        if not layer.is_linear and layer.kind != "mean":
-            nodes.append(helper.make_node("Relu", [name], [f"{name}_relu"], f"{name}_relu"))
-            name = f"{name}_relu"
-        names[n] = name
+    """Return a model of bytes: weights are random s8 with a scale for each channel, values u8, whose zero point is 0
+    after a relu and 128 elsewhere. Its input is channels first, or a row for dense layers alone.
+    """
+    builder = _Bytes(network, np.random.default_rng(seed))
+    for n, layer in enumerate(builder.layers):
+        builder.add(n, layer)
     h, w, c = network.size
-    shape = [1, c] if is_flat else [1, c, h, w]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info(names[len(layers) - 1], TensorProto.FLOAT, [1, layers[-1].shape[2]])
-    graph = helper.make_graph(nodes, "tiny", [x], [y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def quantised_model(network: TinyNetwork, seed: int = 0) -> onnx.ModelProto:
-    """Return the model whose input, values and output are bytes, with ranges from random samples."""
-    model = model_of(network, seed)
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    rng = np.random.default_rng(seed + 1)
-    samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)]
-    return _of_bytes(cs.onnx.quantize(model, samples).model)
-
-
-def _of_bytes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model without the conversion of its input to bytes, and with its output as bytes."""
-    graph = model.graph
-    x, y = graph.input[0], graph.output[0]
-    first = next(n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] == x.name)
-    last = next((n for n in graph.node if n.op_type == "DequantizeLinear" and n.output[0] == y.name), None)
-    x.name = first.output[0]
-    graph.node.remove(first)
-    x.type.tensor_type.elem_type = TensorProto.UINT8
-    if last is not None:
-        y.name = last.input[0]
-        graph.node.remove(last)
-        y.type.tensor_type.elem_type = TensorProto.UINT8
-    onnx.checker.check_model(model)
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [1, c] if builder.is_flat else [1, c, h, w])
+    y = builder.values[len(builder.layers) - 1]
+    outputs = [helper.make_tensor_value_info(y.name, TensorProto.UINT8, [1, builder.layers[-1].shape[2]])]
+    graph = helper.make_graph(builder.nodes, "tiny", [x], outputs, builder.constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_RUNTIME, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     return model
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value of bytes: ``spread`` is the standard deviation of the numbers that it stands for, before a relu."""
+
+    name: str
+    spread: float
+    scale: float
+    zero: int
+
+
+class _Bytes:
+    """The nodes and the constants of a model of bytes, layer by layer."""
+
+    def __init__(self, network: TinyNetwork, rng: np.random.Generator) -> None:
+        self.network, self.layers, self.rng = network, layers_of(network), rng
+        self.is_flat = network.size[:2] == (1, 1)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.values = {-1: _Value("x", 1.0, 3 / 127, 128)}
+
+    def add(self, n: int, layer: Layer) -> None:
+        """Add the nodes of the layer ``n``."""
+        x, name = self.values[layer.source], f"layer{n}"
+        addend = self.values[layer.addend] if layer.kind == "add" else None
+        spread = x.spread if addend is None else float(np.hypot(x.spread, addend.spread))
+        y = _Value(name, spread, 3 * spread / (127 if layer.is_linear else 255), 128 * layer.is_linear)
+        if layer.kind == "mean":
+            y = replace(x, name=name)
+        first, last = self._parts(f"{name}.x", x), self._parts(f"{name}.y", y)
+        if addend is not None:
+            self._node("QLinearAdd", [x.name, *first, addend.name, *self._parts(f"{name}.b", addend), *last], name)
+        elif layer.kind == "mean":
+            self._node("QLinearGlobalAveragePool", [x.name, *first, *last], name, channels_last=0)
+        else:
+            self._product(n, layer, x, first, last)
+        self.values[n] = y
+
+    def _product(self, n: int, layer: Layer, x: _Value, first: list[str], last: list[str]) -> None:
+        """Add a layer with weights of -127 to 127, scaled so that the spread of its sums is that of its source."""
+        name, outputs = f"layer{n}", layer.shape[2]
+        size = self.network.size if layer.source < 0 else self.layers[layer.source].shape
+        groups = size[2] if layer.kind == "depthwise" else 1
+        shape = (size[2], outputs) if layer.kind == "dense" else (outputs, size[2] // groups, *layer.kernel)
+        terms = size[2] if layer.kind == "dense" else int(np.prod(shape[1:]))
+        scales = self.rng.uniform(0.7, 1.3, 1 if layer.kind == "dense" else outputs) / (73 * terms**0.5)
+        bias = self.rng.standard_normal(outputs) * 0.1 * x.spread / (x.scale * scales)
+        weights = [
+            self._held(f"{name}.w", self.rng.integers(-127, 128, shape).astype(np.int8)),
+            self._held(f"{name}.w.scale", scales.astype(np.float32).squeeze()),
+            self._held(f"{name}.w.zero", np.zeros_like(scales, np.int8).squeeze()),
+        ]
+        added = self._held(f"{name}.bias", bias.astype(np.int32))
+        if layer.kind == "dense":
+            given = x.name
+            if layer.source >= 0 and self.layers[layer.source].kind == "mean":
+                given = f"{name}.flat"
+                self.nodes.append(helper.make_node("Flatten", [x.name], [given], given))
+            self._node("QGemm", [given, *first, *weights, added, *last], name)
+            return
+        top, left, below, right = layer.pads(size)
+        self.nodes.append(helper.make_node(
+            "QLinearConv", [x.name, *first, *weights, *last, added], [name], name, kernel_shape=layer.kernel,
+            group=groups, strides=layer.stride, pads=[top, left, below, right],
+        ))  # fmt: skip
+
+    def _node(self, kind: str, given: list[str], name: str, **attributes: int) -> None:
+        self.nodes.append(helper.make_node(kind, given, [name], name, domain=_RUNTIME, **attributes))
+
+    def _parts(self, name: str, x: _Value) -> list[str]:
+        """Return the names of the scale and the zero point of a value."""
+        return [self._held(f"{name}.scale", np.float32(x.scale)), self._held(f"{name}.zero", np.uint8(x.zero))]
+
+    def _held(self, name: str, array: Any) -> str:
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name

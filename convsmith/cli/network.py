@@ -249,6 +249,8 @@ def export(
     if library.code:
         note(f"code {library.code} bytes, weights {library.weights} bytes")
     note(f"workspace {library.workspace} bytes")
+    if library.instructions is not None:
+        note(f"instructions {library.instructions} in a call, counted in an emulator")
 
 
 @contextmanager

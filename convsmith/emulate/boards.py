@@ -3,6 +3,9 @@
 The boards' memory has no rights. Pages that may not be written are compared after the run, as are pages of poison
 between pieces; reads beyond an array are not noticed, and yield poison. Results come as a file, by semihosting. qemu's
 user mode, whose pages have rights, runs these processors from version 8 on.
+
+An instruction takes 4 ns of the boards' time, so that their timers count instructions. The timer of the processor
+(SysTick) wraps after 2^24 ticks, more than 100 million instructions.
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ _FAULTED = 3
 _VECTORS = 16
 """Words of the table of vectors: the top of the stack, the first instruction, and the exceptions."""
 _WRITE, _EXIT = 5, 32
+_COUNT = (1 << 24) - 1
+"""Ticks from which the timer counts down."""
+_WRAPPED = 1 << 16
+"""Bit of the timer's state that tells that it wrapped since it was started."""
+_SHIFT = 2
+"""Binary logarithm of the nanoseconds of an instruction."""
+_TICKS = {"mps2-an386": 25_000_000, "mps3-an547": 32_000_000}
+"""Ticks of a board's timer in a second."""
 """Operations of semihosting: a write, and the end of the run with a status."""
 
 _SYSTEM = f"""
@@ -88,13 +99,26 @@ define void @reset() {{
   unreachable
 }}
 
+define void @ticks(ptr %place, i32 %part, i32 %parts) {{
+  %now = load volatile i32, ptr inttoptr (i32 3758153752 to ptr)
+  %control = load volatile i32, ptr inttoptr (i32 3758153744 to ptr)
+  store i32 %now, ptr %place
+  %second = getelementptr i32, ptr %place, i32 1
+  store i32 %control, ptr %second
+  store volatile i32 {_COUNT}, ptr inttoptr (i32 3758153748 to ptr)
+  store volatile i32 0, ptr inttoptr (i32 3758153752 to ptr)
+  store volatile i32 5, ptr inttoptr (i32 3758153744 to ptr)
+  ret void
+}}
+
 define void @fault() {{
   %ended = call i32 @system(i32 {_FAULTED}, i32 0, i32 0, i32 {_EXIT})
   unreachable
 }}
 """
 """Results are appended to the file of that name (mode 9; qemu 7.2 opens it at its beginning). Before the run, access to
-the registers of numbers and vectors is granted (CPACR).
+the registers of numbers and vectors is granted (CPACR). `ticks` stores what the timer has left and its state, and
+starts it anew.
 """
 
 
@@ -117,6 +141,10 @@ class Boards(ProcessorEmulator):
     @property
     def page(self) -> int:
         return PAGE
+
+    @property
+    def room(self) -> int:
+        return (_END - _START) // 2
 
     @property
     def start(self) -> int:
@@ -146,6 +174,7 @@ class Boards(ProcessorEmulator):
             file = Path(directory) / "process"
             file.write_bytes(executable(image, starts[0], FileHeader(32, 40, 0x05000400)))
             command = [qemu, "-M", processor, "-kernel", str(file), "-display", "none", "-serial", "none"]
+            command += ["-icount", f"shift={_SHIFT}"]
             command += ["-monitor", "none", "-semihosting-config", "enable=on,target=native"]
             try:
                 done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True,
@@ -166,6 +195,13 @@ class Boards(ProcessorEmulator):
                 f"{text.strip()[-300:]}", text=text, code="emulator",
             )  # fmt: skip
         return found[:size] if found[size:] == kept else Fault("write outside of results", None)
+
+    def counter(self) -> int:
+        return _START + _startup().symbols["ticks"] | 1
+
+    def counted(self, found: bytes, processor: str) -> int | None:
+        left, state = struct.unpack("<2I", found)
+        return None if state & _WRAPPED else round((_COUNT - left) * 1e9 / _TICKS[processor] / (1 << _SHIFT))
 
     def program(self) -> str:
         return program_on_path(_PROGRAM, "thumb", _PROGRAM, "7.2 or later, or qemu-user of version 8 or later")
@@ -196,4 +232,5 @@ def _startup() -> ObjectCode:
     for name, value in words.items():
         text = text.replace(f"{{{name}}}", value)
     texts = (text, *(library_text(name, EXTENDED, "i32") for name in _LIBRARY))
-    return ObjectCode(llvm_bind.joined_code(texts, ("begin", "reset", "fault", *_LIBRARY), EXTENDED, "cortex-m4", ""))
+    symbols = ("begin", "reset", "fault", "ticks", *_LIBRARY)
+    return ObjectCode(llvm_bind.joined_code(texts, symbols, EXTENDED, "cortex-m4", ""))

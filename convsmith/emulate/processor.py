@@ -79,6 +79,11 @@ class ProcessorEmulator(Emulator):
         """Bytes of a page."""
 
     @property
+    def room(self) -> int:
+        """Bytes of memory that are certain to be there for arrays."""
+        return 1 << 30
+
+    @property
     def start(self) -> int:
         """The address of the start-up code."""
         return START
@@ -97,6 +102,18 @@ class ProcessorEmulator(Emulator):
 
         ToolchainError if the emulator ends otherwise (`text` is its output) or exceeds the time limit.
         """
+
+    def counter(self) -> int | None:
+        """Return the address of a function for calls of an image that stores, in the 8 bytes of its block, what
+        `counted` reads, and then counts anew; None if this emulator counts no instructions.
+        """
+        return None
+
+    def counted(self, found: bytes, processor: str) -> int | None:
+        """Return the instructions between two calls of `counter`, of which the second stored the bytes ``found``, to
+        within one part of its unit; None if they exceed its range.
+        """
+        raise NotImplementedError
 
     def runs(self, machine: Machine) -> bool:
         return machine.triple.partition("-")[0] == self.architecture

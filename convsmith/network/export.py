@@ -20,6 +20,7 @@ from convsmith.codegen.object_symbols import code_bytes
 from convsmith.compiler.operator import operator_text
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.exporter.build import linked_code
@@ -29,7 +30,7 @@ from convsmith.exporter.interface import WORKSPACE, Interface, Parameter, interf
 from convsmith.exporter.names import check_name, legal_name, unique_names
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.base import Machine
-from convsmith.network.c_texts import example_text, header_text, manifest_text
+from convsmith.network.c_texts import example_text, header_text, manifest_text, sample
 from convsmith.network.driver import call_lines
 from convsmith.network.image import tensor_arguments
 from convsmith.network.language_texts import cpp_example, rust_declarations, rust_example
@@ -56,7 +57,8 @@ class ExportedNetwork:
     """The files of an exported network: programs include the `header` and link the `library`.
 
     A call needs `workspace` bytes of memory. The library has `code` bytes of instructions and `weights` bytes of
-    constants for each level; they are 0 where a network is no library of C.
+    constants for each level; they are 0 where a network is no library of C. A call takes that many `instructions`, to
+    within ten; None where no emulator counted them.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ExportedNetwork:
     workspace: int
     code: int = 0
     weights: int = 0
+    instructions: int | None = None
 
 
 class NetworkInterface(NamedTuple):
@@ -102,7 +105,24 @@ def export_program(
     legal, or the directory cannot be written.
     """
     own = interface_of_network(program, check_name(name))
-    return write_library(program, own, members_of(program, own), directory, samples)
+    members = members_of(program, own)
+    made = write_library(program, own, members, directory, samples)
+    return made if own.is_shared else replace(made, instructions=_instructions(program, own, members))
+
+
+def _instructions(program: NetworkProgram, own: NetworkInterface, members: Sequence[Member]) -> int | None:
+    """Return the instructions of a call on the inputs of the examples; None if no emulator counts those of the target,
+    or it has less memory than a call needs.
+    """
+    with import_lock:
+        from convsmith.exporter.emulated_call import counting_emulator, emulated_call
+
+    emulator = counting_emulator(program.target)
+    needed = program.workspace + program.weights.size
+    if emulator is None or needed > emulator.room:
+        return None
+    inputs = {p.name: sample(x.shape, x.type) for p, x in zip(own.interface.parameters, program.inputs)}
+    return emulated_call(own.interface, [code for _, code, _ in members], program.target, emulator, inputs).instructions
 
 
 def write_library(

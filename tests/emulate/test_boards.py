@@ -40,6 +40,21 @@ define void @trap(ptr %block, i32 %part, i32 %parts) {
 }
 declare void @llvm.trap()
 """
+STEPS = """target triple = "thumbv7em-none-unknown-eabihf"
+define void @steps(ptr %block, i32 %part, i32 %parts) {
+entry:
+  br label %loop
+loop:
+  %n = phi i32 [ 0, %entry ], [ %next, %loop ]
+  %next = add i32 %n, 1
+  store volatile i32 %next, ptr %block
+  %ends = icmp eq i32 %next, %parts
+  br i1 %ends, label %end, label %loop
+end:
+  ret void
+}
+"""
+"""A step has four instructions: an addition, a comparison, a store and a branch."""
 
 
 def needs_boards() -> None:
@@ -81,6 +96,31 @@ def test_writes_outside_of_results_and_exceptions_are_faults(board: str) -> None
     stray = Fault("write outside of results", None)
     assert [run("store", at) for at in (-4, PAGE)] == [stray, stray] and run("store", 8, "read") == stray
     assert run("trap", 0) == Fault("exception", None)
+
+
+@pytest.mark.parametrize("board", BOARDS.processors)
+def test_instructions_are_counted(board: str) -> None:
+    """The count is exact to a tick of the board's timer, and unknown beyond its range."""
+    needs_boards()
+    code = ObjectCode(llvm_bind.object_code(STEPS, EXTENDED, "cortex-m4", ""))
+
+    def counted(steps: int) -> int | None:
+        image = Image(PAGE, BOARDS.start)
+        start = image.reserve(code.size, "execute", 128)
+        image.write(start, code.at(start))
+        place = image.place(bytes(PAGE), "write", 4)
+        image.call(BOARDS.counter(), place + 8)
+        image.call(start + code.symbols["steps"] | 1, place, 0, steps)
+        image.call(BOARDS.counter(), place + 8)
+        image.result(place + 8, 8)
+        found = BOARDS.emulate(image, board)
+        assert isinstance(found, bytes)
+        return BOARDS.counted(found, board)
+
+    few, many = counted(1000), counted(1_000_000)
+    assert few is not None and many is not None
+    assert abs(many - few - 4 * 999_000) <= 10 and 4000 <= few < 4100
+    assert counted(45_000_000) is None
 
 
 def test_boards_stand_in_for_the_user_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
