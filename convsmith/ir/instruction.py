@@ -104,6 +104,11 @@ class FragmentLayout:
         """
         return _digits(self)
 
+    def is_part_of(self, whole: FragmentLayout) -> bool:
+        """Return whether the registers of this layout are the first ones of ``whole``, which consists of parts."""
+        same = (self.coords, self.lanes, self.elements) == (whole.coords, whole.lanes, whole.elements)
+        return same and not whole.registers % self.registers
+
     def places(self, scale: int = 1) -> dict[tuple[int, ...], tuple[int, int, int]]:
         """Return the register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
         lanes = self.lanes * scale if self.scalable else self.lanes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Operand
@@ -15,12 +17,27 @@ __all__ = ["operands_beside"]
 
 def operands_beside(body: Stmt, operands: Mapping[Buffer, Operand]) -> dict[Buffer, Operand]:
     """Return, for each buffer that no row computes with, the operand whose layout it has: the operand of the fragment
-    in ``operands`` that a store accesses with the same index.
+    in ``operands`` that a store accesses at the same coordinates, or a slice of that operand if the buffer has fewer
+    columns.
     """
     found: dict[Buffer, Operand] = {}
     for s in statements_of(body):
         if isinstance(s, Store):
             uses = [x for x in walk(s) if isinstance(x, (Load, Store)) and x.buffer.scope == "fragment"]
-            known = {x.index: operands[x.buffer] for x in uses if x.buffer in operands}
-            found |= {x.buffer: known[x.index] for x in uses if x.buffer not in operands and x.index in known}
+            known = {x.index[-len(y.shape) :]: y for x in uses if (y := operands.get(x.buffer)) is not None}
+            for x in (x for x in uses if x.buffer not in operands):
+                beside = (y for at, y in known.items() if x.index[-len(at) :] == at)
+                slices = (part for y in known.values() if (part := _slice(x.buffer, y)) is not None)
+                operand = next(chain(beside, slices), None)
+                if operand is not None:
+                    found[x.buffer] = operand
     return found
+
+
+def _slice(buffer: Buffer, whole: Operand) -> Operand | None:
+    """Return the operand of a ``buffer`` that has fewer columns than ``whole``, and as many rows; None for others."""
+    *rows, columns = whole.shape
+    if buffer.shape[:-1] != tuple(rows) or buffer.shape[-1] >= columns or columns % buffer.shape[-1]:
+        return None
+    registers, rest = divmod(whole.layout.registers, columns // buffer.shape[-1])
+    return None if rest else replace(whole, shape=buffer.shape, layout=replace(whole.layout, registers=registers))

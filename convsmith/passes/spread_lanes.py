@@ -53,13 +53,15 @@ class _SpreadLanes(LoopRewriter):
         ]
         if any(isinstance(s, (For, Invoke)) for s in statements_of(body)) or not uses:
             return self._For(loop)
-        operand = self.operands[uses[0].buffer]
+        least = min(uses, key=lambda x: self.operands[x.buffer].size)  # others may be slices of larger fragments
+        operand = self.operands[least.buffer]
         rank = len(operand.shape)
-        tails = {x.index[-rank:] for x in uses}
-        if len(tails) > 1 or any(self.operands[x.buffer].layout != operand.layout for x in uses):
-            raise ConfigError("fragment", f"spread_lanes: `{body}` accesses elements of several lanes")
-        (tail,) = tails
+        tail = least.index[-rank:]
         element = {v for i in tail for v in variables_of(i)}
+        for x in uses:
+            moved = {v for i, own in zip(x.index[-rank:], tail) for v in variables_of(i - own)}
+            if moved & element or not operand.layout.is_part_of(self.operands[x.buffer].layout):
+                raise ConfigError("fragment", f"spread_lanes: `{body}` accesses elements of several lanes")
         threads = max((n + 1 for n, x in enumerate(chain) if x.kind in THREAD_LOOPS), default=0)
         outer = [x for x in chain[threads:] if x.var not in element]
         outer = [For(x.var, x.lo, x.hi, x.body, "unrolled") for x in outer]

@@ -14,17 +14,17 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, strided
-from convsmith.ir.walk import variables_of, walk
+from convsmith.ir.walk import walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.load_matrices import MATRIX_ROWS, are_neighbours
 from convsmith.passes.scope import ScopedRewriter, allocate, loop_range, perfect_nest, with_body, wrap
-from convsmith.passes.spread_lanes import LANE, lane_operands, values_at
+from convsmith.passes.spread_lanes import LANE, lane_operands
 
 _WARP = 32
 """Lanes that store matrices together."""
 _UNIT = "unit"
-"""Name of the loop over the instructions that store a fragment."""
+"""Name of the loop over the instructions that store a fragment, each a slice of its columns."""
 
 
 class _StoreMatrices(ScopedRewriter):
@@ -54,51 +54,56 @@ class _StoreMatrices(ScopedRewriter):
         operand, layout = self.operands[v.buffer], row.exchange
         assert layout is not None
         rank, words = len(operand.shape), operand.layout.registers * operand.layout.elements // layout.elements
-        lead, tail = v.index[:-rank], v.index[-rank:]
-        element = {x for i in tail for x in variables_of(i)}
-        sizes = {x.var: int(x.hi) for x in chain if x.var in element}
+        tail = v.index[-rank:]
+        own = [x for x in chain if x.var in tail]
+        sizes = {x.var: int(x.hi) for x in own}
         if any(x.lo is not as_index(0) or not x.hi.is_const for x in chain) or words % layout.registers:
             return None
-        if operand.layout.lanes != layout.lanes or tuple(sizes.values()) != operand.shape:
+        if operand.layout.lanes != layout.lanes or (*sizes,) != tail or tuple(sizes.values()) != operand.shape:
             return None
         lane, unit, width = Var(LANE), Var(_UNIT), row.result.shape[0]
-        start = _row_start(operand.layout, layout, lane, unit)
         along = _direction(operand.layout, layout)
         if along is None:
             return None
+        units = words // layout.registers
+        columns = operand.shape[-1] // units
         ranges: dict[Var, Range] = dict(self.ranges)
         for x in chain:
             ranges[x.var] = loop_range(x, ranges)
-        ranges |= {lane: (0, layout.lanes - 1), unit: (0, words // layout.registers - 1)}
-        start = tuple(simplify(x, ranges) for x in start)
+        ranges |= {lane: (0, layout.lanes - 1), unit: (0, units - 1)}
+        place = {own[-1].var: (unit if units > 1 else as_index(0)) * columns + own[-1].var}
+        index = substitute(s.index[0], place)
+        start = tuple(simplify(x, ranges) for x in _row_start(operand.layout, layout, lane))
 
         def at(n: int) -> Index:
             here = tuple(x + n * (d == along) for d, x in enumerate(start))
-            return substitute(s.index[0], values_at(tail, here, sizes))  # type: ignore[no-any-return]
+            return substitute(index, dict(zip(sizes, here)))  # type: ignore[no-any-return]
 
         first = simplify(at(0), ranges)
         if divisor_of(first, {}) % width or not are_neighbours([*map(at, range(width))], ranges):
             return None
-        own = make_buffer(f"{s.buffer.name}_f{self.count or ''}", s.buffer.dtype, v.buffer.shape, "fragment")
+        part = make_buffer(f"{s.buffer.name}_f{self.count or ''}", s.buffer.dtype, (*operand.shape[:-1], columns),
+                           "fragment")  # fmt: skip
         self.count += 1
-        zeros = tuple(as_index(0) for _ in lead)
-        step = int(offset(own, (*zeros, *(as_index(int(d == along)) for d in range(rank)))))
-        body: Stmt = Invoke(row.name, Load(s.buffer, (first,), strided(width, 1)),
-                            (Load(own, (*lead, *start), strided(width, step)),))  # fmt: skip
-        threads = [x for x in chain if x.kind in THREAD_LOOPS]
-        others = (x for x in chain if x not in threads and x.var not in element)
+        step = int(offset(part, tuple(as_index(int(d == along)) for d in range(rank))))
+        stored = Invoke(row.name, Load(s.buffer, (first,), strided(width, 1)),
+                        (Load(part, start, strided(width, step)),))  # fmt: skip
+        last = For(own[-1].var, as_index(0), as_index(columns), s, own[-1].kind)
+        computed = wrap([*own[:-1], last], Store(part, tail, substitute(s.value, place)))
+        lanes = For(lane, as_index(0), as_index(layout.lanes), stored, "lane")
+        others = [x for x in chain if x not in own and x.kind not in THREAD_LOOPS]
         around = [For(x.var, x.lo, x.hi, x.body, "unrolled") for x in others]
-        units = For(unit, as_index(0), as_index(words // layout.registers), body, "unrolled")
-        lanes = For(lane, as_index(0), as_index(layout.lanes), wrap(around, units), "lane")
-        return allocate((own,), block(wrap(chain, Store(own, v.index, s.value)), wrap(threads, lanes)))
+        around.append(For(unit, as_index(0), as_index(units), s, "unrolled"))
+        threads = [x for x in chain if x.kind in THREAD_LOOPS]
+        return wrap([*threads, *around], allocate((part,), block(computed, lanes)))
 
 
-def _row_start(fragment: FragmentLayout, exchange: FragmentLayout, lane: Index, unit: Index) -> tuple[Index, ...]:
-    """Return the coordinates of the first element of the row whose address a lane gives: that of the lane's number in
-    the matrices of a warp, of which the instruction ``unit`` stores as many as lanes hold words of.
+def _row_start(fragment: FragmentLayout, exchange: FragmentLayout, lane: Index) -> tuple[Index, ...]:
+    """Return the coordinates, in a slice of a fragment, of the first element of the row whose address a lane gives:
+    that of the lane's number in the matrices of a warp, of which an instruction stores as many as lanes hold words of.
     """
     line, warp = mod(lane, MATRIX_ROWS), floordiv(lane, _WARP) * _WARP
-    word = unit * exchange.registers + mod(floordiv(lane, MATRIX_ROWS), exchange.registers)
+    word = mod(floordiv(lane, MATRIX_ROWS), exchange.registers)
     first, beyond = as_index(0), as_index(0)
     if exchange.is_plain:
         first = line * (_WARP // MATRIX_ROWS)
@@ -125,8 +130,9 @@ def _direction(fragment: FragmentLayout, exchange: FragmentLayout) -> int | None
 def store_matrices(kernel: Kernel, fragments: Sequence[Instruction], rows: Sequence[Instruction]) -> Kernel:
     """Store results of the rows ``fragments`` to shared memory by the first of ``rows`` that can store them.
 
-    The results are computed in fragments first. A lane gives the place of a row of contiguous elements, a multiple of
-    the row's size, to which all lanes of a warp store what they hold of the row.
+    The results of a slice of columns, as many as an instruction stores, are computed in a fragment and then stored. A
+    lane gives the place of a row of contiguous elements, a multiple of the row's size, to which all lanes of a warp
+    store what they hold of the row.
 
     Before::
 
@@ -162,14 +168,13 @@ def store_matrices(kernel: Kernel, fragments: Sequence[Instruction], rows: Seque
                       for l in 0 .. 16:
                         acc[m, l] = 0.0
                     wgmma_m64n16k16_bf16(acc[0, 0]{1024}, a_s[0]{1024}, b_s[0]{256})
-                  alloc c_s_f: bf16[64, 16] @fragment:
-                    for w in 0 .. 1 #warp:
-                      for m in 0 .. 64:
-                        for l in 0 .. 16:
-                          c_s_f[m, l] = cast(bf16, acc[m, l])
-                    for w in 0 .. 1 #warp:
-                      for lane in 0 .. 128 #lane:
-                        for unit in 0 .. 1 #unrolled:
+                  for w in 0 .. 1 #warp:
+                    for unit in 0 .. 1 #unrolled:
+                      alloc c_s_f: bf16[64, 16] @fragment:
+                        for m in 0 .. 64:
+                          for l in 0 .. 16:
+                            c_s_f[m, l] = cast(bf16, acc[m, l])
+                        for lane in 0 .. 128 #lane:
                           stmatrix_x4_bf16(c_s[(lane // 16) % 2 * 8 + lane % 16 * 16 + lane // 32 * 256]{8}, c_s_f[lane % 16 + lane // 32 * 16, (lane // 16) % 2 * 8]{8})
                   tensor c[0] = c_s[0] dims(16:1, 64:16) box(16, 64) at(0, 0)
     """  # noqa: E501

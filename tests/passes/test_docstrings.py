@@ -65,26 +65,27 @@ LANE_DOT = Instruction(
     "        c[m, l] = c[m, l] + cast(s32, a[m, k]) * cast(s32, b[k, l])\n", "", "", (), "",
 )  # fmt: skip
 """The product of fragments that are spread over the lanes of a warp of four."""
-LANE_SUMS = FragmentLayout(("r // 2", "l + r % 2 * 2"), 2, registers=4)
+SUMS_AT = ("r // 2 % 2", "l + r % 2 * 2 + r // 4 * 4")
+"""Coordinates of the sums of a product of vectors, spread over two lanes: each has every second column."""
 LANE_PRODUCT = Instruction(
     "lane_product",
     (
-        Operand("c", "f32", (2, 4), LANE_SUMS, "lane", "fragment"),
+        Operand("c", "f32", (2, 8), FragmentLayout(SUMS_AT, 2, registers=8), "lane", "fragment"),
         Operand("a", "f32", (2,), FragmentLayout(("l", "e"), 1), "shared", "global"),
-        Operand("b", "f32", (4,), FragmentLayout(("l", "e"), 1), "shared", "global"),
+        Operand("b", "f32", (8,), FragmentLayout(("l", "e"), 1), "shared", "global"),
     ),
-    "  for m in 0 .. 2:\n    for l in 0 .. 4:\n      c[m, l] = c[m, l] + a[m] * b[l]\n", "", "", (), "",
+    "  for m in 0 .. 2:\n    for l in 0 .. 8:\n      c[m, l] = c[m, l] + a[m] * b[l]\n", "", "", (), "",
 )  # fmt: skip
-"""The product of two vectors, whose sums are spread over two lanes: each lane has every second column."""
+"""The product of two vectors."""
 LANE_TRADE = Instruction(
     "lane_trade",
     (
         Operand("c", "f32", (2, 4), FragmentLayout(("r // 2", "l * 2 + r % 2"), 2, registers=4), "lane", "fragment"),
-        Operand("a", "f32", (2, 4), LANE_SUMS, "lane", "fragment"),
+        Operand("a", "f32", (2, 4), FragmentLayout(SUMS_AT, 2, registers=4), "lane", "fragment"),
     ),
     "  for m in 0 .. 2:\n    for l in 0 .. 4:\n      c[m, l] = a[m, l]\n", "", "", (), "",
 )  # fmt: skip
-"""The trade of these sums: each lane has two neighbouring columns afterwards."""
+"""The trade of half of these sums: each lane has two neighbouring columns afterwards."""
 ROWS = (
     PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""), LANE_DOT,
 )  # fmt: skip

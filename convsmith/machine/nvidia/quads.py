@@ -10,7 +10,7 @@ from __future__ import annotations
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
 from convsmith.machine.nvidia.fragments import SMALL
-from convsmith.machine.nvidia.warpgroups import LANES, PRODUCT_COLUMNS, PRODUCT_ROWS, sums_layout
+from convsmith.machine.nvidia.warpgroups import LANES, PRODUCT_ROWS, sums_layout
 
 QUAD = 4
 """Lanes of a quad, and words that they trade at a time."""
@@ -20,12 +20,6 @@ _COLUMNS = 8
 """Columns of which a lane of a quad has two in the sums of a product."""
 _LANE = "llvm.nvvm.read.ptx.sreg.laneid"
 _SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
-
-
-def run_length(dtype_: str, columns: int) -> int:
-    """Return how many of ``columns`` a lane has beside each other after the transposition; 0 if there is none."""
-    runs = (n // dtype(dtype_).bytes for n in RUN_BYTES)
-    return next((n for n in runs if n >= _COLUMNS and not columns % (QUAD * n)), 0)
 
 
 def runs_layout(columns: int, run: int) -> FragmentLayout:
@@ -80,26 +74,26 @@ def _unzipped(text: _Lines, words: list[str]) -> list[str]:
     ]
 
 
-def transposition(dtype_: str, columns: int) -> Instruction:
-    """Return the row that transposes 64 rows of ``columns`` elements of 8 or 16 bits within quads.
+def transposition(dtype_: str, run: int) -> Instruction:
+    """Return the row that transposes 64 rows of elements of 8 or 16 bits within quads, each lane of which then has a
+    ``run`` of columns.
 
     A word of a lane has its two columns of one block of eight. If elements have 8 bits, it has those of two
     neighbouring blocks of a row, or of one block of both rows of the lane.
     """
-    text, run, kind = _Lines(), run_length(dtype_, columns), f"i{dtype(dtype_).bits}"
+    text, columns, kind = _Lines(), QUAD * run, f"i{dtype(dtype_).bits}"
     in_word = 32 // dtype(dtype_).bits
     rows = [[0], [1]] if run == QUAD * in_word else [[0, 1]]
     lane = text.put(f"call i32 @{_LANE}()")
     bits = [text.put(f"trunc i32 {text.put(f'lshr i32 {lane}, {n}')} to i1") for n in range(2)]
     made: list[str] = []
-    for tile in range(columns // (QUAD * run)):
-        for together in rows:
-            words = []
-            for n in range(QUAD):
-                blocks = [(tile * QUAD + n) * run // _COLUMNS + x for x in range(run // _COLUMNS)]
-                pairs = [4 * b + 2 * row for row in together for b in blocks]
-                words.append(text.word([f"{{a{first + e}}}" for first in pairs for e in range(2)], kind))
-            made += text.transposed(words, bits)
+    for together in rows:
+        words = []
+        for n in range(QUAD):
+            blocks = [n * run // _COLUMNS + x for x in range(run // _COLUMNS)]
+            pairs = [4 * b + 2 * row for row in together for b in blocks]
+            words.append(text.word([f"{{a{first + e}}}" for first in pairs for e in range(2)], kind))
+        made += text.transposed(words, bits)
     vector = f"<{in_word} x {kind}>"
     vectors = [text.put(f"bitcast i32 {word} to {vector}") for word in made]
     if in_word > 2:
@@ -119,9 +113,9 @@ def transposition(dtype_: str, columns: int) -> Instruction:
 
 
 QUAD_TRANSPOSITIONS = tuple(
-    transposition(t, n)
+    transposition(t, n // dtype(t).bytes)
     for t in ("bf16", "f16", "s8", "u8", *SMALL)
-    for n in PRODUCT_COLUMNS
-    if run_length(t, n)
+    for n in RUN_BYTES
+    if n // dtype(t).bytes >= _COLUMNS
 )
-"""Transpositions of results of products of warp groups."""
+"""Transpositions of slices of results of products of warp groups, those with longer runs of a type first."""
