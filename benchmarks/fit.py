@@ -51,12 +51,13 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
 OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels", "page_turn",
-    "extend", "copied_line", "interrupted", "far_run", "fragment_row",
+    "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {
     "page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "copied_line": (0.5, 1.5, 3.0),
     "interrupted": (1.0, 4.0, 16.0), "far_run": (2.0, 8.0, 30.0), "fragment_row": (1, 2, 4),
+    "memory_line": (5.0, 10.0, 20.0), "memory_part": (20.0, 40.0, 80.0), "memory_run": (15.0, 30.0, 60.0),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

@@ -179,6 +179,16 @@ class Costs:
     """Lines that arrive in the time which the first line of a run of neighbours takes besides."""
     far_run: float = 0.0
     """Lines that arrive from beyond the second-level cache in the time which the first one of a run takes besides."""
+    images_far: int = 32 << 20
+    """Bytes of images and results from which no cache keeps them, so that their lines come from memory."""
+    streams: int = 32
+    """Streams of lines from memory that prefetchers follow at once."""
+    memory_line: float = 0
+    """Cycles that windows wait for a line from memory, of more streams than that."""
+    memory_part: float = 0
+    """Cycles that they wait in addition if a register tile reads a small part of each line."""
+    memory_run: float = 0
+    """Cycles that windows wait for the first line of the run of a block of channels in memory."""
     evicted_run: float = 2.0
     """Lines that arrive in the time of a run whose lines other ones have evicted, because they fall into few sets."""
     spill: float = 4.0

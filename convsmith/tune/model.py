@@ -18,6 +18,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
 from convsmith.tune.code_size import bytes_of_code, passes, splits
 from convsmith.tune.copies import copied, packed
+from convsmith.tune.far_lines import lines_of_memory, outpaces_prefetcher
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
@@ -25,10 +26,6 @@ from convsmith.tune.windows import elements_at_a_border, first_reads, live_vecto
 
 LATE_LINES = 2.0
 """Lines that the second-level cache delivers in the time which the first line of a run takes besides, in a loop."""
-FAR_IMAGES = 4
-"""Second-level caches that images must exceed for lines to come from so far that jumps between them count."""
-MEMORY_IMAGES = 32
-"""Second-level caches that images must exceed for lines to come from memory."""
 BORDERED = 2
 """Number of tiles of a row that meet a border, the first and the last, if there are as many."""
 
@@ -469,20 +466,9 @@ class Model(SharedFacts):
             ("exposed_evicted_run", again * part),
         )  # fmt: skip
         far = moved.means[1] if self.footprint() > self.target.l2.bytes else 0.0
-        runs = far * part if self.outpaces_prefetcher(config.lane in blocks) else 0.0
+        runs = far * part if outpaces_prefetcher(self) else 0.0
         beyond = (("exposed_far_byte", far), ("exposed_far_run", runs)) if far else ()
-        return Section(1, (("lines", (*events, *beyond)),))
-
-    def outpaces_prefetcher(self, in_blocks: bool) -> bool:
-        """Return whether each run of neighbouring pixels arrives late: where blocks of channels pass over images that
-        come from memory; and where runs are further apart than prefetchers of strides follow, half a page, in images
-        that the second-level cache does not hold, and several of them do not hold together.
-        """
-        images = self.sizes[self.images] if self.images else 1
-        pixel, size = self.st.of("m")[-1].name, dtype(self.st.c.dtype).bytes
-        caches = self.footprint() / self.target.l2.bytes
-        apart = self.stride_of(pixel) * size > self.target.costs.page // 2
-        return (in_blocks and caches > MEMORY_IMAGES) or (apart and caches > max(images, FAR_IMAGES))
+        return Section(1, (("lines", (*events, *beyond, *lines_of_memory(self, loops, config))),))
 
     def sums(self, held: int) -> Events:
         """Return the events of adding up the lanes of the accumulators; a vector of sums costs the same if it is not

@@ -17,6 +17,7 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.far_lines import lines_of_memory
 from convsmith.tune.model import Model
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
 from convsmith.tune.traffic import MovedBytes, Traffic
@@ -247,6 +248,38 @@ def test_runs_of_pixels_that_fall_into_few_sets_move_again(channels: int, are_ev
         (events,) = dict(model.lines_of_windows(loops_after_fusing(st, config), config).causes).values()
         runs.append(dict(events)["exposed_evicted_run"])
     assert all(x > 0 for x in runs) is are_evicted and (not are_evicted or runs[0] > 3 * runs[1])
+
+
+STREAMS = dict(register=(("oh", 1), ("ow", 4), ("g", 8), ("kh", 5), ("kw", 5)), reduce=("ic", "kh", "kw"))
+FEW_STREAMS = dict(register=(("oh", 1), ("ow", 2), ("g", 8), ("kh", 3), ("kw", 3)), reduce=("ic", "kh", "kw"))
+LOOP_OVER_TAPS = dict(register=(("ow", 5), ("g", 16)), reduce=("kh", "kw", "ic"))
+FROM_MEMORY, SMALL_WINDOW = "mb128ic816ih23oc816oh10kh5sh2", "mb128ic816ih23oc816oh21kh3"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "block", "decisions", "events"),
+    [
+        (FROM_MEMORY, 0, STREAMS, {"memory_line", "memory_part"}),  # 5 x 11 pixels
+        (FROM_MEMORY, 192, STREAMS, {"memory_line", "memory_part", "memory_run"}),
+        (FROM_MEMORY, 0, LOOP_OVER_TAPS, set()),
+        (FROM_MEMORY, 192, LOOP_OVER_TAPS, {"memory_run"}),
+        (SMALL_WINDOW, 0, FEW_STREAMS, set()),
+        (FROM_MEMORY.replace("mb128", "mb16"), 192, STREAMS, set()),  # 8 MiB, which the last cache holds
+    ],
+)
+def test_windows_wait_for_lines_from_memory_of_more_streams_than_are_followed(
+    sizes: str, block: int, decisions: dict[str, object], events: set[str]
+) -> None:
+    """On Zen 5 these windows of bytes take 17, 34, 10 and 13 ms from memory, in this order; loops hide the wait."""
+    problem = parse_problem(f"--dt=u8:s8:s32 --stag=axb --dtag=axb g816{sizes}")
+    st = statement(problem, AVX2)
+    model = Model(problem, st, AVX2, ProductShape.plain(st, AVX2))
+    cache = {"cache": (("g", block),)} if block else {}
+    config = Config("avx2", "g", order=("mb", "oh", "ow", "g", "oc"), **decisions, **cache)
+    found = dict(lines_of_memory(model, loops_after_fusing(st, config), config))
+    lines = 128 * 816 * 23 * 23 / 64
+    parts = {"memory_line": 1.0, "memory_part": 1 - 8 / 64, "memory_run": 64 / 192}
+    assert found == pytest.approx({name: lines * parts[name] for name in events})
 
 
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["avx2", "avx512"])
