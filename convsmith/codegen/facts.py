@@ -18,7 +18,7 @@ class Facts:
 
     They are LLVM's name of the target, the attributes of every function, the instructions by name, the use of f16
     instructions, the registers for fragments, the bits of an address, the ways to load leading lanes and to look up
-    bytes, the functions that look up words and zeros, a device's dialect, and the function that orders non-temporal
+    bytes, the function that looks up words, a device's dialect, and the function that orders non-temporal
     stores. ``debug`` is the debug information of the module. If vectors in aligned memory have their own instructions,
     the arrays ``own`` of kernels and private buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to
     the kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined
@@ -29,7 +29,10 @@ class Facts:
     to an address does not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where
     they have predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is
     repeated. Larger and smaller numbers of registers of 128 bits are found by intrinsics whose names begin with
-    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words.
+    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words. With
+    ``loads_constants``, registers of 128 bits of one number are loads; zeros only behind loops of sums, and in loops
+    that store results. An intrinsic named ``relaxed_fma`` multiplies such registers and adds, unless it
+    computes a rounding error.
     """
 
     triple: str
@@ -41,7 +44,6 @@ class Facts:
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
-    zero_lookup: str = ""
     extremes: str = ""
     dialect: Dialect | None = None
     fence: str = ""
@@ -55,6 +57,8 @@ class Facts:
     has_fused_steps: bool = False
     word_rounding: tuple[int, str] | None = None
     masked_bytes: int = 1
+    loads_constants: bool = False
+    relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False

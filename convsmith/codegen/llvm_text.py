@@ -62,7 +62,8 @@ class FunctionEmitter(ValueEmitter):
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.loads_words = facts.loads_words
         self.word_lookup = facts.word_lookup
-        self.zero_lookup, self.extremes = facts.zero_lookup, facts.extremes
+        self.loads_constants, self.extremes = facts.loads_constants, facts.extremes
+        self.relaxed_fma = facts.relaxed_fma
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.updated = frozenset(updated_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import copysign
 
 from convsmith.codegen.accesses import AccessEmitter
 from convsmith.codegen.bounds import bounds_of
+from convsmith.codegen.casts import is_word, literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.lookups import looked_up
 from convsmith.codegen.products import LEAST, high_product
@@ -32,20 +32,18 @@ from convsmith.ir.value import (
     Value,
     Where,
     dtype_of,
+    is_lost_part,
     lanes_of,
 )
 from convsmith.ir.walk import children, variables_of, walk
 
 REGISTER_BITS = 128
-"""Bits of the registers of machines that have functions for zeros and for larger numbers."""
+"""Bits of the registers of machines that load constants, or have functions for larger numbers."""
+_CONSTANT = "convsmith.constant"
+"""The first part of the names of constants in memory."""
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
 _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
-
-
-def _has_no_bit(v: Const) -> bool:
-    """Return whether all bits of a number are zero."""
-    return v.value == 0 and copysign(1, v.value) > 0
 
 
 class ValueEmitter(AccessEmitter):
@@ -62,7 +60,8 @@ class ValueEmitter(AccessEmitter):
         self.has_fused_steps = False
         self.reads_scalars = False
         self.word_lookup = ""
-        self.zero_lookup = ""
+        self.loads_constants = False
+        self.relaxed_fma = ""
         self.extremes = ""
         self.is_after_sums = False
         """Whether a loop before the current statement adds up in registers."""
@@ -82,9 +81,9 @@ class ValueEmitter(AccessEmitter):
         A value that occurs several times in a statement is computed once; call :meth:`forget` before each statement.
         """
         if isinstance(v, Const):
-            if self.is_after_sums and self.zero_lookup and lanes * dtype_of(v).bits == REGISTER_BITS and _has_no_bit(v):
-                return self._zeros(dtype_of(v), lanes)
-            return self.const(v.dtype, v.value, lanes)
+            is_kept = v.value == 0 and not (self.is_after_sums or self.has_constant_values)
+            is_loaded = self._can_load(v, lanes) and not is_kept
+            return self._loaded_constant(v, lanes) if is_loaded else self.const(v.dtype, v.value, lanes)
         operand = self.shared.get((v, lanes))
         if operand is None and self.has_constant_values:
             operand = self.known.get((v, lanes))
@@ -93,22 +92,34 @@ class ValueEmitter(AccessEmitter):
             self.shared[v, lanes] = operand
         return operand
 
-    def _zeros(self, t: DType, lanes: int) -> str:
-        """Return a register of zeros that is no constant."""
-        register, name = f"<{REGISTER_BITS // 8} x i8>", f"@{self.zero_lookup}"
-        self.declared[f"declare {register} {name}({register}, {register})"] = None
-        beyond = f"{register} splat (i8 -1)"
-        found = self.put(f"call {register} {name}({beyond}, {beyond})")
-        return self.put(f"bitcast {register} {found} to {self.type(t, lanes)}")
+    def _can_load(self, v: Const, lanes: int) -> bool:
+        """Return whether a load serves as a register of the constant: one of floats, or of zeros."""
+        t = v.dtype
+        is_number = (t.kind == "float" and not is_word(t)) or v.value == 0
+        return self.loads_constants and lanes * t.bits == REGISTER_BITS and is_number
+
+    def _loaded_constant(self, v: Const, lanes: int) -> str:
+        """Return a register of a constant that is loaded from memory, once in this scope."""
+        t, number = v.dtype, literal(v.dtype, v.value)
+        vector = self.known.get(("constant", t.llvm, number))
+        if vector is None:
+            place = f"@{_CONSTANT}.{t.llvm}.{number}"
+            self.declared[f"{place} = private unnamed_addr constant {t.llvm} {number}, align {t.bytes}"] = None
+            vector = self.splat(t, self.put(f"load {t.llvm}, ptr {place}, align {t.bytes}"), lanes)
+            self.known.set(("constant", t.llvm, number), vector)
+        return vector
 
     def compute_ahead(self, stores: Sequence[Store], moving: set[Var]) -> None:
         """Compute the values within ``stores`` that are constant while the ``moving`` variables change.
 
         They stay known in this scope. LLVM would compute them again and again: it does not know that no store changes
-        the memory that they are loaded from.
+        the memory that they are loaded from. So do constants, if they are loaded.
         """
         for s in stores:
             lanes = s.lanes.count if s.lanes else 0
+            for v in walk(s.value):
+                if isinstance(v, Const) and self._can_load(v, lanes):
+                    self._loaded_constant(v, lanes)
             for v in self._constant_in(s.value, moving):
                 self.known.set((v, lanes), self.value(v, lanes))
             quotient = self.quick_quotient(s.value, lanes)
@@ -144,7 +155,9 @@ class ValueEmitter(AccessEmitter):
         t = dtype_of(v)
         ty = self.type(t, lanes)
         if isinstance(v, Fma):
-            return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
+            is_relaxed = self.relaxed_fma and lanes * t.bits == REGISTER_BITS and not is_lost_part(v)
+            name = self.relaxed_fma if is_relaxed else "fma"
+            return self.intrinsic(name, t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
         quotient = self.quick_quotient(v, lanes)

@@ -306,6 +306,11 @@ def _lanes_of(v: Value) -> int:
     return len(v.args) if isinstance(v, Sums) else 0
 
 
+def is_lost_part(v: Fma) -> bool:
+    """Return whether a multiply-add subtracts: it computes what a product loses when it is rounded."""
+    return isinstance(v.c, Unary) and v.c.op == "neg"
+
+
 def dtype_of(v: Value) -> DType:
     """Return the data type of ``v``."""
     while not isinstance(v, (Const, Cast, Bits)):

@@ -65,22 +65,22 @@ class Machine:
     ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. ``word_lookup`` is LLVM's function that picks each of 32 words of a register from two
-    registers of words, by its number in both, which lies between them. ``zero_lookup`` picks bytes of a register of 128
-    bits by number, and zeros for numbers beyond: zeros behind loops of sums come from it where a compiler would keep a
-    constant in a register from one use to the next, across loops. ``extremes`` begins the names of intrinsics, ``max``
-    and ``min`` of two registers of 128 bits, that return the first number unless the second exceeds it, where LLVM
-    takes others for comparisons and selections. The machine has masked loads of elements of at
-    least ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
+    registers of words, by its number in both, which lies between them. ``extremes`` begins the names of intrinsics,
+    ``max`` and ``min`` of two registers of 128 bits, that return the first number unless the second exceeds it, where
+    LLVM takes others for comparisons and selections. The machine has masked loads of elements of at least
+    ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
     is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
     it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
-    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Where a
-    machine ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access
+    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. A
+    machine without instructions for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a
+    vector of 128 bits that may round twice. Where it ``has_unsigned_offsets``, an access
     adds a constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a
     scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
     take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
-    bytes but words, in which it loads vectors of bytes from any address. One that ``extends_bytes`` loads bytes into
-    wider lanes as fast as lanes of that width, so that packed operands stay bytes.
+    bytes but words, in which it loads vectors of bytes from any address. One that ``loads_constants`` makes a register
+    of 128 bits of one number faster by a load than by instructions that hold the number. One that ``extends_bytes``
+    loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -115,18 +115,18 @@ class Machine:
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
     word_lookup: str = ""
-    zero_lookup: str = ""
     extremes: str = ""
     masked_bytes: int = 0
     has_masked_stores: bool = False
     has_word_products: bool = False
     has_fused_steps: bool = False
     word_rounding: tuple[int, str] | None = None
-    lacks_fma: bool = False
+    relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False
     loads_words: bool = False
+    loads_constants: bool = False
     extends_bytes: bool = False
     alternative: Machine | None = None
     scratchpad: MemoryLevel | None = None

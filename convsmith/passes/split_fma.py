@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Kernel
-from convsmith.ir.value import Binary, Fma, Unary, Value
+from convsmith.ir.value import Binary, Fma, Value, dtype_of, is_lost_part, lanes_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 
 class _SplitFma(Rewriter):
+    def __init__(self, kept: int) -> None:
+        super().__init__()
+        self.kept = kept
+
     def visit_Fma(self, v: Fma) -> Value:
         a, b, c = self.expr(v.a), self.expr(v.b), self.expr(v.c)
-        is_lost_part = isinstance(c, Unary) and c.op == "neg"
-        return Fma(a, b, c) if is_lost_part else Binary("add", c, Binary("mul", a, b))
+        made = Fma(a, b, c)
+        is_kept = self.kept and lanes_of(made) * dtype_of(made).bits == self.kept
+        return made if is_kept or is_lost_part(made) else Binary("add", c, Binary("mul", a, b))
 
 
 @stages(*FLATTENED)
-def split_fma(kernel: Kernel) -> Kernel:
+def split_fma(kernel: Kernel, kept: int = 0) -> Kernel:
     """Round the product of a multiply-add, on machines where a function would compute it otherwise.
 
-    A multiply-add that subtracts is left alone: it computes what a product loses when it is rounded.
+    Multiply-adds of vectors of ``kept`` bits are left alone, for which the machine has an instruction. So is one that
+    subtracts: it computes what a product loses when it is rounded.
 
     Before::
 
@@ -34,4 +40,4 @@ def split_fma(kernel: Kernel) -> Kernel:
           for i in 0 .. 4:
             dst[i] = fma(a[i], a[i], neg(a[i] * a[i])) + a[i] * b[i]
     """
-    return each_body(kernel, _SplitFma().stmt)
+    return each_body(kernel, _SplitFma(kept).stmt)

@@ -78,14 +78,10 @@ def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
 
 
 def flat_code(s: Schedule, machine: Machine) -> None:
-    """Simplify flat offsets. Arrays of a CPU's kernel share memory, and its multiply-adds become two operations where
-    it lacks the one; devices multiply and add in one operation.
-    """
+    """Simplify flat offsets. Arrays of a CPU's kernel share memory; devices multiply and add in one operation."""
     s.run(simplify)
     if machine.device is None:
         s.run(share_storage)
-        if machine.lacks_fma:
-            s.run(split_fma)
     else:
         s.run(form_fma, machine.scalar_types)
 
@@ -174,7 +170,7 @@ def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
 
 def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -> None:
     """Make the vectors of a kernel by ``vectorise``, determine the width of indices, and select the instructions of
-    ``machine`` for vectors.
+    ``machine`` for vectors. Scalar multiply-adds become two operations where it lacks the one.
     """
     if machine.device is not None:
         vectorise()
@@ -183,6 +179,8 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
     s.run(narrow_index)
     vectorise()
     s.run(rows_of, machine.instructions)
+    if machine.relaxed_fma:
+        s.run(split_fma, machine.vector_bits)
 
 
 def straight_code(

@@ -66,9 +66,8 @@ def _logistic(x: Value, alpha: float, beta: float, t: DType) -> Value:
 
 
 def _times_logistic(x: Value, y: Value) -> Value:
-    """Return ``x * (e / (e + 1))`` with e = exp(y); beyond 40 the quotient is 1."""
-    e = exp(y, 40.0)
-    return mul(x, div(e, add(e, f32(1.0))))
+    """Return ``x / (1 + exp(-y))``; the exponential is infinite below -88.4, and limited above 87.33."""
+    return div(x, add(exp_within(clamp(y, f32(-89.0), f32(87.33)), -1), f32(1.0)))
 
 
 def _swish(x: Value, alpha: float, beta: float, t: DType) -> Value:

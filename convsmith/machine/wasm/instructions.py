@@ -12,6 +12,8 @@ UNSIGNED_DOTS = (*RELAXED, "dot-u8")
 """Features of engines whose relaxed products of bytes are those of s8 and u8, added up without saturation. LLVM knows
 no such feature: engines show it when they multiply.
 """
+RELAXED_FMA = "wasm.relaxed.madd"
+"""The name of the intrinsic of a multiply-add that an engine rounds once or twice."""
 _DOT = "llvm.wasm.dot"
 _RELAXED_DOT = "llvm.wasm.relaxed.dot.i8x16.i7x16.add.signed"
 _BYTES, _WORDS, _SUMS = "<16 x i8>", "<8 x i16>", "<4 x i32>"
@@ -29,8 +31,8 @@ def _multiply_add(type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...]
 
 
 FUSED = (
-    _multiply_add("f32", 4, "llvm.wasm.relaxed.madd", RELAXED, "f32x4.relaxed_madd"),
-    _multiply_add("f64", 2, "llvm.wasm.relaxed.madd", RELAXED, "f64x2.relaxed_madd"),
+    _multiply_add("f32", 4, f"llvm.{RELAXED_FMA}", RELAXED, "f32x4.relaxed_madd"),
+    _multiply_add("f64", 2, f"llvm.{RELAXED_FMA}", RELAXED, "f64x2.relaxed_madd"),
 )
 """Multiply-adds that an engine rounds once or twice."""
 SEPARATE = (

@@ -16,6 +16,7 @@ from convsmith.machine.wasm.instructions import (
     FOURS_OF_WORDS,
     FUSED,
     RELAXED,
+    RELAXED_FMA,
     SEPARATE,
     SIMD,
     UNSIGNED_DOTS,
@@ -36,14 +37,15 @@ _EXTREMES = "wasm.p"
 """LLVM's functions `pmax` and `pmin`. For a comparison and a selection LLVM takes `relaxed_max`, which returns any
 operand if one is NaN, or instructions with a mask.
 """
-_ZEROS = "llvm.wasm.swizzle"
-"""LLVM's function for zeros behind sums. V8 15.6 keeps one constant for zeros of the epilogue, those that sums begin
-with, and initial values of locals, and spills a sum in the loop between them: layers with relu took 2.1 times as long.
-"""
 
 
 def _features(needs: tuple[str, ...]) -> str:
     return ",".join(f"+{feature}" for feature in (*needs, *_BASE) if feature not in SHOWN_BY_PRODUCTS)
+
+
+def _relaxed_fma(needs: tuple[str, ...]) -> str:
+    """Return LLVM's function for a product and a sum: the relaxed instruction, or two operations."""
+    return RELAXED_FMA if set(RELAXED) <= set(needs) else "fmuladd"
 
 
 def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...], temporaries: int) -> Machine:
@@ -54,8 +56,7 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, temporaries=temporaries, interrupted=_INTERRUPTED),
         attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
-        lacks_fma=True, has_unsigned_offsets=True,
-        zero_lookup=_ZEROS, extremes=_EXTREMES,
+        relaxed_fma=_relaxed_fma(needs), has_unsigned_offsets=True, loads_constants=True, extremes=_EXTREMES,
     )  # fmt: skip
 
 
@@ -64,7 +65,9 @@ def _with_fallbacks(level: Machine, *fallbacks: tuple[tuple[str, ...], tuple[Ins
     features that these need.
     """
     for needs, rows in reversed(fallbacks):
-        own = replace(level, features=_features(needs), needs=needs, instructions=(*rows, *BYTES))
+        own = replace(
+            level, features=_features(needs), needs=needs, instructions=(*rows, *BYTES), relaxed_fma=_relaxed_fma(needs)
+        )
         level = replace(level, alternative=replace(own, alternative=level.alternative))
     return level
 
