@@ -40,13 +40,19 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             continue
         if lane is None or not vectors:
             continue
-        tile = s.tile(lane, min(VECTORS, -(-lane.extent // s.lanes)) * s.lanes, "ot")[1]
-        made = s.tile(tile, s.lanes, "vl")
+        row, count = _sharing_loop(s, st, around, lane), min(VECTORS, -(-lane.extent // s.lanes))
+        tiles, tile = s.tile(lane, count * s.lanes, "ot")
+        made = [*s.tile(tile, s.lanes, "vl")]
+        if row is not None:
+            outer, within = s.tile(row, _rows(row.extent, s.machine.registers, count), "rs")
+            around[:] = [*(x for x in around if x is not row), tiles, outer]
+            s.reorder(*around, within)
+            made.insert(0, within)
         if st.of("k"):
-            s.fission(*made, room=((made[1], s.lanes),))
+            s.fission(*made, room=((made[-1], s.lanes),))
             s.sink(*made)
         inner += made
-        lanes.append(made[1])
+        lanes.append(made[-1])
     if several := [x for _, around, _ in nests for x in around if x.extent > 1]:
         s.peel(*several, pieces=PEELED)
     s.simplify(unit_loops=False)
@@ -96,12 +102,33 @@ def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
     return loop if reads and is_adjacent and [x.op for x in sums] == ["add"] else None
 
 
+def _sharing_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop) -> Loop | None:
+    """Return the innermost loop of `around` whose iterations share the vectors of the terms of a sum, such as a loop
+    over samples whose products have the same weights; None if there is none.
+    """
+    (nest,) = (x for x in loops_of(s.kernel.body) if x.var.name == lane.name)
+    terms = [x for x in loops_of(nest.body) if any(x.var.name == d.name for d in st.of("k"))]
+    reads = [x for n in terms[:1] for x in walk(n.body) if isinstance(x, Load) and not x.buffer.in_registers]
+    names = [{v.name for v in variables_of(x)} for x in reads]
+    vectors = [x for x in names if lane.name in x]
+    shared = [x for x in around if x.extent > 1 and vectors and not any(x.name in own for own in vectors)]
+    return next((x for x in reversed(shared) if any(x.name in own for own in names)), None)
+
+
+def _rows(extent: int, registers: int, vectors: int) -> int:
+    """Return the iterations of a tile whose sums of `vectors` vectors each, their factors and one factor that all lanes
+    share fit the registers: the tiles are as few as possible, and of nearly equal size.
+    """
+    most = max(1, (registers - vectors - 1) // vectors)
+    return -(-extent // -(-extent // most))
+
+
 def _is_of(loop: Loop, st: Statement) -> bool:
     """Return whether a loop is one of the reduction of a statement."""
     return any(loop.of == d.name for d in st.of("k"))
 
 
-def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[Sequence[Loop], Loop | None]:
+def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[list[Loop], Loop | None]:
     """Return the loops over the result in the order of its memory, outermost first, and the one over its adjacent
     elements apart from the others, if there is one.
     """
