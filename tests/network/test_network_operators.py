@@ -32,6 +32,7 @@ from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
 from convsmith.network.operators.table import TABLE, ByteTable
 from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.schedule.operator import operator_plan
@@ -101,6 +102,7 @@ OPERATORS: dict[str, Operator] = {
                                                           ("with lengths", {"has_lengths": True}))
     },
     "GRU after": GruCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 2, resets_after=True),
+    "LSTM of 9 samples": LstmCell("f32", 2, 9, 10, ((Eltwise("clip", -2, 2),),) * 3),
     "LSTM that peeks": LstmCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 3, peeks=True),
     **{f"{one} to {two} by a table": ByteTable(one, two, S) for one, two in (("u8", "s8"), ("s8", "u8"))},
     "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
@@ -165,6 +167,13 @@ def test_kernels_compute_what_the_reference_computes(name: str) -> None:
         np.testing.assert_array_equal(kernel.run(arrays)["dst"], expected, str(op))
 
 
+def _in_memory(t: Tensor, x: Array) -> Array:
+    """Return the elements of `x` in the order in which the layout of `t` stores them."""
+    memory = np.zeros(x.size, x.dtype)
+    np.ndarray(x.shape, x.dtype, memory, 0, [n * x.itemsize for n in t.layout.strides])[...] = x
+    return memory
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None:
@@ -175,7 +184,7 @@ def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None
     assert plan.given is not None
     expected = op.reference(*arrays.values()).reshape(-1)
     for kernel in (op.nests().kernel, plan.given.lowered):
-        flat = {name: x.reshape(-1) for name, x in arrays.items()}
+        flat = {t.name: _in_memory(t, arrays[t.name]) for t in op.inputs}
         memory = {b.name: flat.get(b.name, np.zeros(b.size, numpy_dtype(b.dtype.name))) for b in kernel.params}
         run(kernel, memory, {name: row.kernel for name, row in machine.rows.items()})
         np.testing.assert_array_equal(memory["dst"], expected, name)

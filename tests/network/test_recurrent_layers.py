@@ -84,6 +84,16 @@ def test_a_layer_whose_batch_is_first() -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
+def test_samples_share_vectors_of_weights_in_registers(kind: str) -> None:
+    """Eight samples are two tiles of four: each reads a vector of weights once."""
+    work = CELLS[kind]("f32", 4, 8, 128, ((Eltwise("logistic"),), (Eltwise("tanh"),), (Eltwise("tanh"),)))
+    plan = operator_plan(work, target("avx512"), 1)
+    assert plan.given is not None
+    lowered = str(plan.given.lowered)
+    assert "f32[4, 4, 16] @register" in lowered and ".r in 0 .. 2" in lowered
+
+
+@pytest.mark.parametrize("kind", GATES)
 def test_a_step_is_vectors_of_a_state(kind: str) -> None:
     work = CELLS[kind]("f32", 4, 1, 64, ((Eltwise("logistic"),), (Eltwise("tanh"),), (Eltwise("tanh"),)))
     plan = operator_plan(work, target("avx2"), 1)

@@ -32,7 +32,8 @@ __all__ = ["CELLS", "GruCell", "LstmCell", "PlainCell", "Recurrence"]
 class Recurrence(Operator):
     """Base class of recurrent layers with `steps` steps, `batch` samples and `hidden` numbers of a state.
 
-    `src` holds the products of the inputs, `wei` the weights of the state, both by gate. Row 0 of the result is the
+    `src` holds the products of the inputs, `wei` the weights of the state, both by gate; the memory of weights is a
+    matrix for each gate, so that the weights of a vector of states are near each other. Row 0 of the result is the
     first state, row `n + 1` the state after step `n`, with parts that the next step needs behind it. Steps run
     backwards through the source if `is_backwards`. With `has_lengths`, a sample keeps its state after as many steps as
     `lengths` says; `times` are the numbers of steps.
@@ -57,7 +58,7 @@ class Recurrence(Operator):
         """Products, weights, the first state, and lengths with the numbers of steps if there are some."""
         t, n, h = self.type, self.batch, self.hidden
         found = [
-            array("src", t, (self.steps, n, self.gates, h)), array("wei", t, (h, self.gates, h)),
+            array("src", t, (self.steps, n, self.gates, h)), array("wei", t, (h, self.gates, h), "bac"),
             array("first", t, (n, self.states, h)), *self._further,
         ]  # fmt: skip
         if self.has_lengths:
