@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from convsmith.ir.index import Var
+from convsmith.ir.index import Index, Var
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.schedule.custom import KernelSchedule
@@ -128,19 +128,25 @@ def _is_of(loop: Loop, st: Statement) -> bool:
     return any(loop.of == d.name for d in st.of("k"))
 
 
+def _fastest(x: Index) -> Var | None:
+    """Return the variable of the smallest step in a coordinate; None if no variable has a step of its own."""
+    steps = [(abs(step), v.name, v) for v, step in x.terms if isinstance(v, Var)]
+    return min(steps)[-1] if steps else None
+
+
 def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[list[Loop], Loop | None]:
     """Return the loops over the result in the order of its memory, outermost first, and the one over its adjacent
     elements apart from the others, if there is one.
     """
     loops = {d.name: s.loop(d.name) for d in st.of("m")}
-    owners = [next(iter(variables_of(x)), None) for x in st.c.coords]
+    owners = [_fastest(x) for x in st.c.coords]
     order: list[Loop] = []
     for b in st.c.layout.blocks:
         v = owners[b.dim]
-        if isinstance(v, Var) and v.name in loops and loops[v.name] not in order:
+        if v is not None and v.name in loops and loops[v.name] not in order:
             order.append(loops[v.name])
     order = [*(x for x in loops.values() if x not in order), *order]
     contiguous = st.c.layout.contiguous
     last = None if contiguous is None else owners[contiguous.dim]
-    lane = loops.get(last.name) if isinstance(last, Var) else None
+    lane = None if last is None else loops.get(last.name)
     return [x for x in order if x is not lane], lane
