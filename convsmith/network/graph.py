@@ -19,9 +19,14 @@ from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
 
-__all__ = ["Graph", "IntegerConstant", "NetworkNode", "Work", "result_of"]
+__all__ = ["Graph", "IntegerConstant", "NetworkNode", "Work", "products_of", "result_of"]
 
 Work: TypeAlias = Problem | Operator
+
+
+def products_of(work: Work) -> tuple[Problem, ...]:
+    """Return the convolutions and products that a work computes: itself, or those of an operator."""
+    return (work,) if isinstance(work, Problem) else work.products
 
 
 def result_of(work: Work) -> Tensor:

@@ -12,6 +12,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.network.file import save_image
+from convsmith.network.graph import products_of
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.problem.problem import Problem
@@ -86,11 +87,13 @@ class Network:
 
     def problems(self) -> list[tuple[Problem, tuple[str, ...]]]:
         """Return the convolutions and products in order, each with the names of the nodes of the model that it
-        computes; there are none for a network that was loaded from a file.
+        computes, and for an operator the first of its products; there are none for a network that was loaded from a
+        file.
         """
         steps = () if self._program is None else self._program.steps
         works = [(self._program.kernels[step.kernel].work, step) for step in steps if self._program is not None]
-        return [(work, step.names) for work, step in works if isinstance(work, Problem) and not step.operand]
+        made = ((products_of(work)[:1], step.names) for work, step in works if not step.operand)
+        return [(problem, names) for own, names in made for problem in own]
 
     def run_on(self, addresses: Sequence[int], keep: object) -> None:
         """Run on row-major arrays at `addresses`, those of inputs and then of outputs; `keep` holds their memory."""

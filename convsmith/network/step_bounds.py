@@ -13,6 +13,7 @@ from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import peak_types
+from convsmith.network.graph import products_of
 from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, NetworkProgram, ProgramStep
 from convsmith.problem.problem import Problem
 
@@ -64,9 +65,12 @@ def _moved(program: NetworkProgram, step: ProgramStep) -> Iterator[tuple[int, in
 def _products(program: NetworkProgram, step: ProgramStep) -> float:
     """Return the seconds of the multiply-adds of a step."""
     work = program.kernels[step.kernel].work
-    if not isinstance(work, Problem) or step.operand:
-        return 0.0
-    machine = machine_of(work)
-    types = peak_types(work, machine)
-    rate = None if types is None else peak_ceiling(machine.name, types).figure(program.threads).rate
-    return 0.0 if rate is None else work.flops_real / (rate * 1e9)
+    return 0.0 if step.operand else sum(_seconds(x, program.threads) for x in products_of(work))
+
+
+def _seconds(problem: Problem, threads: int) -> float:
+    """Return the seconds of the multiply-adds of a problem; 0 if the machine's peak is not known."""
+    machine = machine_of(problem)
+    types = peak_types(problem, machine)
+    rate = None if types is None else peak_ceiling(machine.name, types).figure(threads).rate
+    return 0.0 if rate is None else problem.flops_real / (rate * 1e9)

@@ -12,10 +12,10 @@ from math import ceil
 from convsmith.diag.record import record
 from convsmith.measure.timing import ROUNDS, SAMPLE_SECONDS, Spread, spread
 from convsmith.network.driver import driver_artifact, entries_of
+from convsmith.network.graph import products_of
 from convsmith.network.network import prepared_driver
 from convsmith.network.program import NetworkProgram
 from convsmith.network.step_bounds import StepBound, step_bounds
-from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostLibrary
 
@@ -101,7 +101,7 @@ def _pass(calls: Sequence[_Call], passes: int) -> list[float]:
 
 
 def _flops(program: NetworkProgram, n: int) -> int:
-    """Return the operations of step `n`; 0 if it packs an operand, or its kernel computes an operator."""
+    """Return the operations of the products of step `n`; 0 if it packs an operand."""
     step = program.steps[n]
     work = program.kernels[step.kernel].work
-    return work.flops_dense if isinstance(work, Problem) and not step.operand else 0
+    return 0 if step.operand else sum(x.flops_dense for x in products_of(work))

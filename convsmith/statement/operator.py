@@ -19,6 +19,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, NumberedRows, PointerLoad, Stm
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Load, Value, const, dtype_of
 from convsmith.ir.walk import walk
+from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -72,6 +73,18 @@ class Operator(ABC):
     def inner(self) -> tuple[Tensor, ...]:
         """The arrays that a kernel keeps for itself: nests write them, and later nests read them."""
         return ()
+
+    @property
+    def products(self) -> tuple[Problem, ...]:
+        """The products of matrices that the operator computes, for reports."""
+        return ()
+
+    @property
+    def around(self) -> tuple[int, ...]:
+        """The tiles of the outermost dims of the last nest, one or several: inner arrays are computed for the elements
+        of a tile at a time.
+        """
+        return (1,)
 
     @property
     def replaceable(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from convsmith.interp.interp import run
 from convsmith.ir.stmt import Alloc
 from convsmith.ir.walk import statements_of
 from convsmith.machine import registry
+from convsmith.network.operators.attention import Attention
 from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.expand import Expand
@@ -120,6 +121,13 @@ NORMS: dict[str, Operator] = {
     "channels": GroupNorm("f32", S, 1e-5, groups=19), "one group": GroupNorm("f32", (1, *S[1:]), 1e-5, groups=1),
     "groups": GroupNorm("f32", (2, 24, 5, 3), 1e-5, groups=6),
     "groups of one pixel": GroupNorm("f32", (3, 8), 1e-5, groups=2),
+    "attention": Attention("f32", 2, 3, 20, 24, 8, 12, 0.25, tile=16),
+    "attention of one tile": Attention("f32", 1, 2, 9, 7, 5, 3, mask=(1, 2, 7, 1), tile=32),
+    "attention with a mask": Attention("f32", 2, 1, 33, 30, 4, 20, -0.5, mask=(2, 1, 30, 33), tile=16),
+    "heads within rows": Attention(
+        "f32", 2, 3, 40, 17, 8, 16, orders=((0, 2, 1, 3), (2, 0, 3, 1), (0, 2, 1, 3), (0, 2, 1, 3)),
+        mask=(1, 1, 17, 40), steps=(Eltwise("relu"),), zeros=True,
+    ),
 }  # fmt: skip
 """Operators with inner arrays, whose results are rounded."""
 
@@ -201,7 +209,7 @@ def test_operators_with_inner_arrays_are_close(name: str, threads: int) -> None:
         np.testing.assert_allclose(kernel.run(arrays)["dst"], expected, 1e-5, 2e-6, err_msg=str(op))
 
 
-@pytest.mark.parametrize("name", ["softmax of 5 by 40", "rows of 40", "groups"])
+@pytest.mark.parametrize("name", ["softmax of 5 by 40", "rows of 40", "groups", "attention of one tile", "attention"])
 def test_nests_with_inner_arrays_and_their_rewrites_are_close(name: str) -> None:
     op, machine = NORMS[name], registry.target("generic")
     arrays, plan = _arrays(op, 1), operator_plan(op, machine, 1)

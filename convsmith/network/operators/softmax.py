@@ -25,7 +25,7 @@ from convsmith.statement.operator import (
     result_array,
 )
 
-__all__ = ["Softmax"]
+__all__ = ["Softmax", "exp_of_distance"]
 
 _SERIES, _MOST, _GROWN, _TOTAL = "series", "most", "grown", "total"
 
@@ -108,10 +108,10 @@ class Softmax(ArrayOperator):
             source, count = f"{_SERIES}{n}", n
         reduced(count, "max", lambda load, own: load(source, own), _MOST)
         if self.log:
-            reduced(size, "add", lambda load, own: _exp(away(load, own)), _TOTAL)
+            reduced(size, "add", lambda load, own: exp_of_distance(away(load, own)), _TOTAL)
             each(lambda load, own: sub(away(load, own), load(_TOTAL, (own[0], 0, own[2]))), RESULT)
         else:
-            each(lambda load, own: _exp(away(load, own)), _GROWN)
+            each(lambda load, own: exp_of_distance(away(load, own)), _GROWN)
             reduced(size, "add", lambda load, own: load(_GROWN, own), _TOTAL)
             each(lambda load, own: mul(load(_GROWN, own), load(_TOTAL, (own[0], 0, own[2]))), RESULT)
         return nests_of(self, made)
@@ -138,7 +138,7 @@ class Softmax(ArrayOperator):
         return away - np.log(total) if self.log else np.exp(away) * (1 / total)
 
 
-def _exp(x: Value) -> Value:
+def exp_of_distance(x: Value) -> Value:
     """Return the exponential of a distance from the largest element, which is negative or zero."""
     return exp_of_negative(x) if dtype_of(x) is F32 else elementwise("exp", x, 0, 0)
 

@@ -28,7 +28,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     array are computed apart. Threads share the outer loops.
     """
     rows = _compute_at_rows(s)
-    nests = [(st, *_in_memory_order(s, st)) for st in s.statements]
+    nests = [(st, *_in_memory_order(s, st, rows or ())) for st in s.statements]
     inner: list[Loop] = []
     lanes: list[Loop] = []
     for st, around, lane in nests:
@@ -59,7 +59,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     left = s.loops()
     firsts = [x for _, around, _ in nests for x in [x for x in around if x in left][:1]]
     if not getattr(s.problem, "in_order", False):
-        s.parallel(*(x for x in firsts if rows is None or x in rows))
+        s.parallel(*(firsts if rows is None else rows))
     terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
     s.unroll(*(x for x in inner if x in left), *terms)
     finish(s, [x for x in lanes if x in left])
@@ -72,20 +72,23 @@ def _inner(s: KernelSchedule) -> list[str]:
 
 
 def _compute_at_rows(s: KernelSchedule) -> Sequence[Loop] | None:
-    """Compute inner arrays for one element along the first dim of the result at a time, right before their use; return
-    the loop over that dim if it has several iterations. None if there are no inner arrays.
+    """Compute inner arrays for the elements of a tile of the outermost dims of the result at a time, right before their
+    use; return the loops over tiles that have several iterations. None if there are no inner arrays.
 
-    Inner arrays are private to a thread, so threads share this loop alone.
+    Inner arrays are private to a thread, so threads share these loops alone.
     """
     inner = _inner(s)
     if not inner:
         return None
-    rows = s.loop(s.statements[-1].of("m")[0].name)
-    if rows.extent == 1:
-        return []
-    for name in reversed(inner):
-        s.compute_at(name, rows, rolling=False)
-    return [rows]
+    assert isinstance(s.problem, Operator)
+    tiles = [(s.loop(d.name), size) for d, size in zip(s.statements[-1].of("m"), s.problem.around)]
+    rows = [s.tile(x, size)[0] if size > 1 else x for x, size in tiles]
+    s.simplify()  # after it, places of elements within a tile are those of its loops
+    rows = [x for x in rows if x.extent > 1]
+    if rows:
+        for name in reversed(inner):
+            s.compute_at(name, rows[-1], rolling=False)
+    return rows
 
 
 def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
@@ -134,11 +137,12 @@ def _fastest(x: Index) -> Var | None:
     return min(steps)[-1] if steps else None
 
 
-def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[list[Loop], Loop | None]:
-    """Return the loops over the result in the order of its memory, outermost first, and the one over its adjacent
-    elements apart from the others, if there is one.
+def _in_memory_order(s: KernelSchedule, st: Statement, rows: Sequence[Loop]) -> tuple[list[Loop], Loop | None]:
+    """Return the loops over the result, within ``rows``, in the order of its memory, outermost first, and the one over
+    its adjacent elements apart from the others, if there is one.
     """
-    loops = {d.name: s.loop(d.name) for d in st.of("m")}
+    within = {x.of: x for x in s.loops() if x not in rows}
+    loops = {d.name: within[d.name] for d in st.of("m") if d.name in within}
     owners = [_fastest(x) for x in st.c.coords]
     order: list[Loop] = []
     for b in st.c.layout.blocks:

@@ -1,0 +1,190 @@
+"""Attention is one operator of a network, in the forms in which models state it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx_networks import NetworkBuilder
+
+import convsmith as cs
+from convsmith.compiler.operator import operator_artifact
+from convsmith.machine import registry
+from convsmith.network.operators.attention import Attention
+from convsmith.network.reference import reference_outputs
+from convsmith.onnx.graph import read_graph
+from convsmith.runtime.host_kernel import HostKernel
+
+ROWS, KEYS, DEPTH, WIDTH = 18, 21, 8, 12
+
+
+def _heads(b: NetworkBuilder, name: str, rows: int, size: int, axes: tuple[int, ...] = (0, 2, 1, 3)) -> str:
+    """An input of two batches of rows of three heads, as an array (batch, head, row, element), or in other orders."""
+    whole = b.op("Reshape", b.input(name, 2, rows, 3 * size), b.held(np.int64([2, rows, 3, size])))
+    return b.op("Transpose", whole, perm=axes)
+
+
+def _attention(
+    b: NetworkBuilder, scores: Callable[[str], str] = lambda x: x, shares: Callable[[str], str] = lambda x: x
+) -> str:
+    q = _heads(b, "q", ROWS, DEPTH)
+    k = _heads(b, "k", KEYS, DEPTH, (0, 2, 3, 1))
+    found = b.op("Softmax", scores(b.op("MatMul", q, k)), axis=-1)
+    y = b.op("MatMul", shares(found), _heads(b, "v", KEYS, WIDTH))
+    return b.op("Reshape", b.op("Transpose", y, perm=(0, 2, 1, 3)), b.held(np.int64([2, ROWS, 3 * WIDTH])))
+
+
+def _where(b: NetworkBuilder, lowest: float, held: bool = False) -> Callable[[str], str]:
+    shown: Any = np.tri(ROWS, KEYS, dtype=bool)
+    mask = b.held(shown) if held else b.op("Greater", b.input("m", 2, 1, ROWS, KEYS), b.held(np.float32(-0.5)))
+    return lambda x: b.op("Where", mask, x, b.held(np.float32(lowest)))
+
+
+def _safe(b: NetworkBuilder) -> str:
+    """Shares of rows without a score above -inf are zeros."""
+    hidden: Any = np.zeros((ROWS, KEYS), np.float32)
+    hidden[3], hidden[5, 4:] = -np.inf, -np.inf
+    zero = b.held(np.float32(0))
+    return _attention(
+        b, lambda x: b.op("Add", x, b.held(hidden)), lambda x: b.op("Where", b.op("IsNaN", x), zero, x)
+    )
+
+
+def _flat(b: NetworkBuilder) -> str:
+    """The batch and the heads are one dim of the products."""
+    q, k, v = (
+        b.op("Reshape", _heads(b, name, rows, size, axes), b.held(np.int64([6, *shape])))
+        for name, rows, size, axes, shape in (
+            ("q", ROWS, DEPTH, (0, 2, 1, 3), (ROWS, DEPTH)), ("k", KEYS, DEPTH, (0, 2, 3, 1), (DEPTH, KEYS)),
+            ("v", KEYS, WIDTH, (0, 2, 1, 3), (KEYS, WIDTH)),
+        )
+    )  # fmt: skip
+    y = b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v)
+    y = b.op("Transpose", b.op("Reshape", y, b.held(np.int64([2, 3, ROWS, WIDTH]))), perm=(0, 2, 1, 3))
+    return b.op("Reshape", y, b.held(np.int64([2, ROWS, 3 * WIDTH])))
+
+
+def _number(b: NetworkBuilder, x: float) -> str:
+    return b.held(np.float32(x))
+
+
+FORMS: dict[str, Callable[[NetworkBuilder], str]] = {
+    "plain": _attention,
+    "scaled": lambda b: _attention(b, lambda x: b.op("Mul", x, _number(b, 0.25))),
+    "divided, with a mask": lambda b: _attention(
+        b, lambda x: b.op("Add", b.op("Div", x, _number(b, 4)), b.input("m", 2, 1, 1, KEYS))
+    ),
+    "a mask of each head": lambda b: _attention(b, lambda x: b.op("Add", b.input("m", 3, ROWS, KEYS), x)),
+    "a whole mask": lambda b: _attention(b, lambda x: b.op("Add", x, b.input("m", 2, 3, ROWS, KEYS))),
+    "two held masks": lambda b: _attention(
+        b, lambda x: b.op("Add", b.op("Add", x, b.weights(3, ROWS, KEYS)), b.weights(2, 1, 1, KEYS))
+    ),
+    "a mask of zeros": lambda b: _attention(b, lambda x: b.op("Add", x, b.held(np.zeros((ROWS, KEYS), np.float32)))),
+    "truth values": lambda b: _attention(b, _where(b, -math.inf)),
+    "causal": lambda b: _attention(b, _where(b, -3e38, held=True)),
+    "rows without shares": _safe, "one dim of matrices": _flat,
+    "a step behind": lambda b: b.op("Relu", _attention(b)),
+}  # fmt: skip
+
+OTHERS: dict[str, Callable[[NetworkBuilder], str]] = {
+    "shares that another node reads": lambda b: _attention(b, shares=lambda x: b.op("Mul", x, x)),
+    "a scale of the mask": lambda b: _attention(
+        b, lambda x: b.op("Mul", b.op("Add", x, b.input("m", ROWS, KEYS)), _number(b, 0.25))
+    ),
+    "a low score": lambda b: _attention(b, _where(b, -10)),
+    "shares that another value hides": lambda b: _attention(
+        b, shares=lambda x: b.op("Where", b.op("IsNaN", b.input("m", 2, 3, ROWS, KEYS)), _number(b, 0), x)
+    ),
+    "another function": lambda b: _attention(b, lambda x: b.op("Tanh", x)),
+}
+
+
+def _checked(b: NetworkBuilder, output: str, threads: int = 1) -> cs.Network:
+    """The network of an output, which is close to the references of the nodes of its model."""
+    model = b.model(output)
+    net, graph = cs.onnx.compile(model, threads=threads), read_graph(model)
+    rng = np.random.default_rng(len(graph.inputs))
+    arrays = {x.name: rng.standard_normal(x.shape).astype(np.float32) for x in graph.inputs}
+    with np.errstate(invalid="ignore"):
+        (expected,) = reference_outputs(graph, arrays).values()
+    (found,) = net.run(arrays).values()
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+    return net
+
+
+def _works(net: cs.Network, kind: str) -> list[str]:
+    return [step.work for step in net.image.steps if step.work.startswith(kind)]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_one_operator(form: str) -> None:
+    b = NetworkBuilder(1)
+    net = _checked(b, FORMS[form](b), threads=2)
+    (work,) = _works(net, "Attention")
+    assert not _works(net, "Softmax") and not _works(net, "--matmul") and not _works(net, "Reshape")
+    assert len(_works(net, "Transpose")) == (form in ("a mask of each head", "a whole mask", "truth values"))
+    unmasked = ("plain", "scaled", "a mask of zeros", "one dim of matrices", "a step behind")
+    assert ("mask=()" in work) == (form in unmasked)
+    assert "orders=((0, 2, 1, 3), (0, 2, 1, 3), (0, 2, 1, 3), (0, 2, 1, 3))" in work
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("form", OTHERS)
+def test_other_products_stay(form: str) -> None:
+    b = NetworkBuilder(1)
+    net = _checked(b, OTHERS[form](b))
+    assert not _works(net, "Attention") and len(_works(net, "--matmul")) >= 2
+
+
+def test_scores_that_are_outputs_stay() -> None:
+    b = NetworkBuilder(2)
+    q, k, v = b.input("q", 16, 8), b.input("k", 8, 20), b.input("v", 20, 4)
+    scores = b.op("MatMul", q, k)
+    model = b.model(b.op("MatMul", b.op("Softmax", scores, axis=-1), v), scores)
+    assert not _works(cs.onnx.compile(model, threads=1), "Attention")
+
+
+def _run(op: Attention, q: Any, k: Any, v: Any) -> Any:
+    kernel = HostKernel(operator_artifact(op, registry.target(None, ("f32",) * 3)))
+    return kernel.run({"query": q, "key": k, "value": v})["dst"]
+
+
+def test_shares_that_are_powers_of_two_are_exact() -> None:
+    """Queries of zeros have equal shares of all keys; queries far along one key have its value alone."""
+    rng = np.random.default_rng(0)
+    op = Attention("f32", 1, 2, 20, 16, 16, 12, tile=16)
+    keys: Any = np.broadcast_to(np.eye(16, dtype=np.float32), (1, 2, 16, 16)).copy()
+    values: Any = rng.integers(-8, 9, (1, 2, 16, 12)).astype(np.float32)
+    queries: Any = np.zeros((1, 2, 20, 16), np.float32)
+    np.testing.assert_array_equal(_run(op, queries, keys, values), values.mean(2, keepdims=True).repeat(20, 2))
+    picked = rng.integers(0, 16, 20)
+    queries[:, :, range(20), picked] = 200
+    np.testing.assert_array_equal(_run(op, queries, keys, values), values[:, :, picked])
+
+
+def test_the_workspace_holds_the_scores_of_a_tile() -> None:
+    b = NetworkBuilder(3)
+    q, k, v = b.input("q", 1, 8, 512, 8), b.input("k", 1, 8, 8, 512), b.input("v", 1, 8, 512, 8)
+    net = _checked(b, b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v))
+    assert net.workspace < 8 * 512 * 512 * 4 / 16
+
+
+def test_attention_in_a_file_and_in_another_type(tmp_path: Path) -> None:
+    b = NetworkBuilder(4)
+    model = b.model(FORMS["divided, with a mask"](b))
+    rng = np.random.default_rng(1)
+    net = cs.onnx.compile(model, threads=1)
+    arrays = {x.name: rng.standard_normal(x.shape).astype(np.float32) for x in net.image.inputs}
+    net.save(tmp_path / "attention.net")
+    (expected,), (found,) = net.run(arrays).values(), cs.load(tmp_path / "attention.net").run(arrays).values()
+    np.testing.assert_array_equal(found, expected)
+    (small,) = cs.onnx.compile(model, threads=1, dtype="bf16").run(arrays).values()
+    np.testing.assert_allclose(small, expected, rtol=0, atol=0.03)
