@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +22,13 @@ from typing import Any
 import numpy as np
 from onnx_peers import LIBRARIES
 from report import Report
+from row_processes import Row, earlier_rows, reason_of, row_in_a_process
 from verify_networks import LIMIT, PACKAGES, arrays_of, difference, exported, narrowed
 
 from convsmith.measure.timing import Sampler, alternate, geometric_mean, spread
 
 ROUNDS = 9
 SAMPLE_SECONDS = 0.05
-_REASON = 300
-"""Characters of a reason that are kept."""
-
-Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(_measured(options.one, options.models, options.threads)))
         return
     report = Report("library-times", "Networks of other packages beside other libraries")
-    file = report.stem.with_suffix(".json")
-    earlier = json.loads(file.read_text(encoding="utf-8"))["runs"][0]["rows"] if options.keep and file.exists() else []
-    rows: dict[str, Row] = {row["network"]: row for row in earlier}
+    rows = earlier_rows(report, options.keep)
     try:
         with TemporaryDirectory() as made:
             for name in options.networks.split(",") if options.networks else available():
@@ -61,14 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _in_a_process(name: str, models: str, threads: int) -> Row:
-    """Return what `_measured` returns, from a process of its own: a crash is one row."""
-    command = [sys.executable, __file__, "--one", name, "--models", models, "--threads", str(threads)]
-    done = subprocess.run(command, text=True, capture_output=True, check=False)
-    last = done.stdout.splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        why = f"the process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"[:_REASON]
-        return {"network": name, "ratios": {}, "why": {"convsmith": why}}
-    row: Row = json.loads(last[0])
+    """Return what `_measured` returns, from a process of its own."""
+    row = row_in_a_process(__file__, name, ["--models", models, "--threads", str(threads)])
+    if isinstance(row, str):
+        return {"network": name, "ratios": {}, "why": {"convsmith": row}}
     print(name, row.get("seconds"), row["ratios"], row["why"], file=sys.stderr, flush=True)
     return row
 
@@ -99,7 +89,7 @@ def _measured(name: str, models: str, threads: int) -> Row:
                 try:
                     calls[library] = _function(make, file, inputs, expected, threads)
                 except Exception as error:  # a library's: the row says which
-                    row["why"][library] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON]
+                    row["why"][library] = reason_of(error)
         samplers = {key: Sampler(call, SAMPLE_SECONDS) for key, call in calls.items()}
         times = alternate(samplers, ROUNDS)
     ours = times.pop("convsmith")

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 import warnings
@@ -23,14 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from report import Report
+from row_processes import Row, earlier_rows, reason_of, row_in_a_process
 
 LIMIT = 1e-5
 """Largest difference of a right result, as a part of its largest element."""
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript")
-_REASON = 400
-"""Characters of a reason that are kept."""
-
-Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(_verified(options.one, ways, options.kept)))
         return
     report = Report("verify-networks", "Networks of other packages: does each run, and is it right?")
-    file = report.stem.with_suffix(".json")
-    earlier = json.loads(file.read_text(encoding="utf-8"))["runs"][0]["rows"] if options.keep and file.exists() else []
-    found: dict[str, Row] = {row["network"]: row for row in earlier}
+    found = earlier_rows(report, options.keep)
     try:
         for name in options.networks.split(",") if options.networks else available():
             found[name] = {**found.get(name, {}), **_in_a_process(name, ways, options.kept)}
@@ -90,15 +83,9 @@ def _cell(found: Mapping[str, Any] | None) -> str:
 
 
 def _in_a_process(name: str, ways: Sequence[str], kept: str | None) -> Row:
-    """Return what `_verified` returns, from a process of its own: a crash is one row."""
-    command = [sys.executable, __file__, "--one", name, "--ways", ",".join(ways), *(["--kept", kept] if kept else [])]
-    done = subprocess.run(command, text=True, capture_output=True, check=False, env=os.environ)
-    last = done.stdout.splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        why = f"the process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"[:_REASON]
-        row: Row = {"network": name, **{way: {"why": why} for way in ways}}
-    else:
-        row = json.loads(last[0])
+    """Return what `_verified` returns, from a process of its own."""
+    found = row_in_a_process(__file__, name, ["--ways", ",".join(ways), *(["--kept", kept] if kept else [])])
+    row = {"network": name, **{way: {"why": found} for way in ways}} if isinstance(found, str) else found
     words = (f"{way} {row[way].get('why') or format(row[way]['error'], '.1e')}" for way in ways)
     print(f"{name}: {', '.join(words)}", file=sys.stderr, flush=True)
     return row
@@ -122,7 +109,7 @@ def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
                 results, facts = WAYS[way](name, model, inputs, kept)
             row[way] = {"error": difference(results, expected), **facts}
         except Exception as error:  # a package's, or ours: the row says which
-            row[way] = {"why": f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON]}
+            row[way] = {"why": reason_of(error)}
         row[way]["seconds"] = round(time.perf_counter() - start, 2)
     return row
 

@@ -7,17 +7,20 @@ machine's kept ceilings.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
-from convsmith.measure.peak import peak_types
+from convsmith.measure.peak import Types, peak_types
 from convsmith.network.graph import products_of
 from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, NetworkProgram, ProgramStep
 from convsmith.problem.problem import Problem
 
 __all__ = ["StepBound", "step_bounds"]
+
+_Peaks: TypeAlias = dict[tuple[str, Types], float]
+"""Multiply-adds, as operations per nanosecond, by level and types."""
 
 
 class StepBound(NamedTuple):
@@ -41,10 +44,11 @@ def step_bounds(program: NetworkProgram) -> tuple[StepBound, ...]:
     """Return the bound of each step. The first call measures ceilings, which takes up to 300 ms each."""
     weights, values = _rate(program, program.weights.size + program.workspace), _rate(program, program.workspace)
     rates = {WEIGHTS: weights, WORKSPACE: values}
+    peaks: _Peaks = {}
     found = []
     for step in program.steps:
         seconds = sum(nbytes / rates.get(area, values) for area, nbytes in _moved(program, step))
-        found.append(StepBound(_products(program, step), seconds))
+        found.append(StepBound(_products(program, step, peaks), seconds))
     return tuple(found)
 
 
@@ -62,15 +66,20 @@ def _moved(program: NetworkProgram, step: ProgramStep) -> Iterator[tuple[int, in
             yield min(area, TENSORS), p.nbytes
 
 
-def _products(program: NetworkProgram, step: ProgramStep) -> float:
+def _products(program: NetworkProgram, step: ProgramStep, peaks: _Peaks) -> float:
     """Return the seconds of the multiply-adds of a step."""
     work = program.kernels[step.kernel].work
-    return 0.0 if step.operand else sum(_seconds(x, program.threads) for x in products_of(work))
+    return 0.0 if step.operand else sum(_seconds(x, program.threads, peaks) for x in products_of(work))
 
 
-def _seconds(problem: Problem, threads: int) -> float:
-    """Return the seconds of the multiply-adds of a problem; 0 if the machine's peak is not known."""
+def _seconds(problem: Problem, threads: int, peaks: _Peaks) -> float:
+    """Return the seconds of the multiply-adds of a problem; 0 if the machine's peak is not known. A figure that is
+    measured under load is not kept, so `peaks` holds it for the other problems of a program.
+    """
     machine = machine_of(problem)
     types = peak_types(problem, machine)
-    rate = None if types is None else peak_ceiling(machine.name, types).figure(threads).rate
-    return 0.0 if rate is None else problem.flops_real / (rate * 1e9)
+    if types is None:
+        return 0.0
+    if (machine.name, types) not in peaks:
+        peaks[machine.name, types] = peak_ceiling(machine.name, types).figure(threads).rate
+    return problem.flops_real / (peaks[machine.name, types] * 1e9)
