@@ -6,7 +6,7 @@ they lie in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -35,14 +35,15 @@ _MOST_TILE = 64
 Shape: TypeAlias = tuple[int, ...]
 
 
-def with_attention(graph: Graph, near_bytes: int) -> Graph:
-    """Return the graph with operators in place of two products with a softmax between them. The scores of a tile of
-    rows, and their exponentials, have room in ``near_bytes`` of a cache, as far as the smallest tile allows.
+def with_attention(graph: Graph, near_bytes: int, pays: Callable[[Attention], bool]) -> Graph:
+    """Return the graph with operators in place of two products with a softmax between them, where one ``pays``. The
+    scores of a tile of rows, and their exponentials, have room in ``near_bytes`` of a cache, as far as the smallest
+    tile allows.
     """
     finder, nodes, gone = _AttentionFinder(graph, near_bytes), list[NetworkNode](), set[str]()
     for node in graph.nodes:
         found = finder.attention(node) if isinstance(node.work, Matmul) else None
-        if found is not None:
+        if found is not None and pays(found[-1].work):  # type: ignore[arg-type]
             gone.add(found[-1].output)
             nodes += found
         elif node.output not in gone:

@@ -22,6 +22,7 @@ from convsmith.machine.base import Machine
 from convsmith.network.ahead import Compiling, compile_works, silent
 from convsmith.network.apart import reasons_apart
 from convsmith.network.attention import with_attention
+from convsmith.network.attention_cost import attention_choice
 from convsmith.network.chaining import with_chains
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
@@ -64,7 +65,8 @@ def program_of(
     """
     target = machine or registry.target(settings.target, _TYPES)
     cold = target.with_cold_weights
-    whole = with_small_floats(with_attention(folded(graph), cold.l2.bytes // 2), dtype)
+    pays = attention_choice(machine, cold, threads, dtype)
+    whole = with_small_floats(with_attention(folded(graph), cold.l2.bytes // 2, pays), dtype)
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold)

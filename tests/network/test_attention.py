@@ -17,6 +17,9 @@ from onnx_networks import NetworkBuilder
 import convsmith as cs
 from convsmith.compiler.operator import operator_artifact
 from convsmith.machine import registry
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.network.attention_cost import attention_choice
 from convsmith.network.operators.attention import Attention
 from convsmith.network.reference import reference_outputs
 from convsmith.onnx.graph import read_graph
@@ -173,8 +176,21 @@ def test_shares_that_are_powers_of_two_are_exact() -> None:
 def test_the_workspace_holds_the_scores_of_a_tile() -> None:
     b = NetworkBuilder(3)
     q, k, v = b.input("q", 1, 8, 512, 8), b.input("k", 1, 8, 8, 512), b.input("v", 1, 8, 512, 8)
-    net = _checked(b, b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v))
-    assert net.workspace < 8 * 512 * 512 * 4 / 16
+    output = b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v)
+    small = cs.onnx.compile(b.model(output), threads=1, dtype="bf16")
+    for net in (_checked(b, output), small):
+        assert net.workspace < 8 * 512 * 512 * 4 / 16
+
+
+def test_the_model_chooses_products_of_small_floats_where_they_are_faster() -> None:
+    """With dot products of bf16, products take half of the cycles, and attention has those of f32."""
+    costs = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
+    machine = costs.of(next(level for level in LEVELS if level.name == "avx512_bf16"))
+    wide, narrow = (Attention("f32", 1, 8, 1024, 1024, size, size) for size in (64, 8))
+    few = Attention("f32", 1, 1, 17, 64, 64, 64, tile=32)
+    for stored, expected in (("f32", [True, True, True]), ("bf16", [False, True, False])):
+        pays = attention_choice(machine, machine, 1, stored)
+        assert [pays(op) for op in (wide, narrow, few)] == expected, stored
 
 
 def test_attention_in_a_file_and_in_another_type(tmp_path: Path) -> None:

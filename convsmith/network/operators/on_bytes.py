@@ -17,6 +17,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Kernel, Stmt, Store
 from convsmith.ir.types import F32, dtype
 from convsmith.ir.value import Binary, Cast, Load, Unary, Value
+from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import convert, is_integer
 from convsmith.runtime.arrays import Array
@@ -76,6 +77,16 @@ class OnBytes(Operator):
     def inner(self) -> tuple[Tensor, ...]:
         """The operator's own inner arrays, of f32."""
         return self.op.inner
+
+    @property
+    def around(self) -> tuple[int, ...]:
+        """The operator's own tiles."""
+        return self.op.around
+
+    @property
+    def products(self) -> tuple[Problem, ...]:
+        """The operator's own products."""
+        return self.op.products
 
     @property
     def free(self) -> tuple[str, ...]:
