@@ -117,13 +117,13 @@ class Costs:
     window_far: float = 7.5
     """Cycles to copy a vector of a run of memory into a larger copy of windows."""
     pack: float = 0.5
-    """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
+    """Cycles to pack an element of 4 bytes in each call, if the operand fits in the second-level cache."""
     pack_near: float = 0.2
     """Cycles to pack an element in an iteration of a loop, into memory that stays in a cache until it is read."""
     pack_call: float = 8000
     """Cycles to allocate the packed operand of a call and to call the kernel that packs it."""
     pack_far: float = 3
-    """Cycles to pack an element in each call, if the operand does not fit in the second-level cache."""
+    """Cycles to pack an element of 4 bytes in each call, if the operand does not fit in the second-level cache."""
     result_moves: int = 2
     """Times that a line of a result moves: it is fetched before it is written."""
     reload: int = 32

@@ -37,6 +37,7 @@ from convsmith.tune.variants import (
     streamed,
     with_converted,
     with_near_channels,
+    with_packed_source,
     with_paired_taps,
 )
 from convsmith.tune.window_copies import window_nests
@@ -56,6 +57,8 @@ HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
+VARIANTS = (holding, nearby, with_converted, with_packed_source, with_paired_taps)
+"""Functions that return a variant of a config, or None."""
 
 
 @record(frozen=True)
@@ -252,7 +255,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise, pieces=parts)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            others = (make(model, loops, config) for make in (holding, nearby, with_converted, with_paired_taps))
+            others = (make(model, loops, config) for make in VARIANTS)
             configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
         legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines

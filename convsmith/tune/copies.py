@@ -18,6 +18,10 @@ from convsmith.tune.shared_facts import SharedFacts
 
 __all__ = ["copied", "packed", "packed_elements", "window_bytes", "window_rows"]
 
+WORD = 4
+"""Bytes of an element that costs of packing are of. Vectors hold more of narrower ones, which saves no time where
+tables of addresses lack pages of the packed operand.
+"""
 SINGLY = 3
 """Ratio of the time of packing elements one by one to that of packing vectors of them."""
 
@@ -142,7 +146,7 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     Terms of a gradient of the weights that an instruction adds up are elements of their own for each tap, except the
     taps that share rows.
     """
-    times, unfolded = 1, view.name in config.staged("unfold")
+    times, unfolded = 1.0, view.name in config.staged("unfold")
     part = _part_of_taps(facts, view, config)
     if facts.unit.dot:
         elements = _indexed(facts, view)
@@ -150,6 +154,8 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
         place = "pack" if vectors else "pack_far"
         if not vectors and (singly := _in_blocks(facts, view, config)):
             place, times = "pack", singly
+        elif (vectors or facts.st.constant) and elements * part * facts.bytes <= facts.target.costs.pages_near:
+            times = min(facts.bytes / WORD, 1.0)
     else:
         elements = prod(view.layout.shape)
         place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"

@@ -140,6 +140,17 @@ def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:
     return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
 
 
+def with_packed_source(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a packed source in place of its copy with borders, or None if taps repeat elements.
+
+    Tiles then leave out the pixels beyond borders, and packing leaves out those that a stride passes over.
+    """
+    plain = config.realise == "pad_copy" and model.unit.dot and model.unit.rows == 1 and not model.phases
+    if not (plain and model.is_copied and model.reads_once()) or model.classes or model.st.a.requantised is not None:
+        return None
+    return config.changed(realise="peel", pack=(model.st.a.name, *config.staged("pack")))
+
+
 def with_paired_taps(model: Model, loops: Loops, config: Config) -> Config | None:
     """Return ``config`` with the taps of a row in the place of channels as the terms that an instruction adds up, or
     None: of a copied source whose channels lie apart, and where taps leave fewer of these terms empty.

@@ -272,7 +272,7 @@ def test_pairs_beside_borders_are_not_packed_in_vectors() -> None:
     ("line", "place"),
     [
         ("mb1ic32iw72448oc32ow72448kw7pw9dw2", "ow"),
-        ("mb1ic64ih56oc64oh56kh3ph1", "oh"),
+        ("mb1ic1ih640iw1024oc16oh640ow1024kh7kw7ph3pw3", "oh"),
         ("mb1ic64ih14oc48oh14kh3ph1", ""),  # the second-level cache holds the packed source
         ("mb32ic64ih56oc64oh56kh1ph0", ""),  # no tap repeats an element
         ("mb2048ic2ih10oc8oh8kh3ph0", ""),  # rows are short
