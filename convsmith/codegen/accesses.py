@@ -65,6 +65,7 @@ class AccessEmitter(SumEmitter):
         self.has_masked_stores = False
         self.masked_bytes = 1
         self.loads_words = False
+        self.loads_predicated = False
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
         self.in_scalars: set[Buffer] = set()
@@ -248,7 +249,7 @@ class AccessEmitter(SumEmitter):
                 return self._load_lanes(v, lanes)
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
-            if not self.scalable and fills_word(t, lanes):
+            if not self.scalable and not self.loads_predicated and fills_word(t, lanes):
                 return load_leading(self, t, where, n, lanes.active)
             if not self.scalable and is_word(t, lanes, self.masked_bytes):
                 return load_word(self, t, where, n, lanes.active)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.scalars import ScalarEmitter
 from convsmith.diag.errors import InternalError
+from convsmith.ir.instruction import WordConversion
 from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, F16, F32, F64, S32, DType, Half
 from convsmith.ir.value import const
 
@@ -56,6 +57,7 @@ class CastEmitter(ScalarEmitter):
         super().__init__(bits)
         self.half = half
         self.word_rounding: tuple[int, str] | None = None
+        self.word_conversions: tuple[WordConversion, ...] = ()
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
         """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are per unit.
@@ -164,6 +166,8 @@ class CastEmitter(ScalarEmitter):
         """Return a float as an integer, rounded and saturated; NaN becomes 0."""
         if is_word(a):
             x, a = self.cast(x, a, F32, lanes), F32
+        if a is F32 and (b is S32 or b.bits < 32) and (word := self._whole_word(x, lanes)):
+            return word if b is S32 else self._clamped_word(word, b, lanes)
         if a is F32 and b is S32:
             # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
             low, high = b.limits
@@ -176,6 +180,30 @@ class CastEmitter(ScalarEmitter):
             return self.narrowed(self.rounded_word(self._bounded(x, a, b, lanes, bounds), lanes), b, lanes)
         bits = self.bits_of_rounded(self.saturated(x, a, b, lanes, bounds), a, lanes)
         return self.put(f"trunc {self.vector(f'i{a.bits}', lanes)} {bits} to {self.type(b, lanes)}")
+
+    def _whole_word(self, x: str, lanes: int) -> str:
+        """Return f32 as s32, rounded and saturated, by the target's intrinsics; empty if it has none for the lanes."""
+        forms = {} if self.scalable else {form.lanes: form for form in self.word_conversions}
+        if lanes in forms:
+            form, ty = forms[lanes], self.type(F32, lanes)
+            types = [*(kind for kind, _ in form.given), ty]
+            given = ", ".join((*(f"{kind} {number}" for kind, number in form.given), f"{ty} {x}"))
+            self.declared[f"declare {form.result} @{form.intrinsic}({', '.join(types)})"] = None
+            bits = self.put(f"call {form.result} @{form.intrinsic}({given})")
+            return self.put(f"bitcast {form.result} {bits} to {self.type(S32, lanes)}")
+        if not lanes or {*forms} != {0}:
+            return ""
+        words = "poison"
+        for lane in range(lanes):
+            one = self._whole_word(self.put(f"extractelement {self.type(F32, lanes)} {x}, i64 {lane}"), 0)
+            words = self.put(f"insertelement {self.type(S32, lanes)} {words}, i32 {one}, i64 {lane}")
+        return words
+
+    def _clamped_word(self, word: str, b: DType, lanes: int) -> str:
+        """Return s32 saturated to the integers ``b``, which have fewer bits."""
+        for name, limit in zip(("smax", "smin"), b.limits):
+            word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))
+        return self.convert("trunc", word, S32, b, lanes)
 
     def rounds_words(self, t: DType, lanes: int) -> bool:
         """Return whether an instruction rounds vectors of ``t`` to s32."""

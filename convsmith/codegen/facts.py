@@ -8,7 +8,7 @@ from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.diag.record import record
 from convsmith.ir.dialect import Dialect
-from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction
+from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction, WordConversion
 from convsmith.ir.types import Half
 
 
@@ -24,15 +24,16 @@ class Facts:
     the kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined
     functions the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked
     vectors. With ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round
-    once; ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32. Elements of fewer than
+    once; ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32, ``word_conversions`` those that
+    saturate too. Elements of fewer than
     ``masked_bytes`` have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant
     to an address does not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where
     they have predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is
     repeated. Larger and smaller numbers of registers of 128 bits are found by intrinsics whose names begin with
-    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words. With
-    ``loads_constants``, registers of 128 bits of one number are loads; zeros only behind loops of sums, and in loops
-    that store results. An intrinsic named ``relaxed_fma`` multiplies such registers and adds, unless it
-    computes a rounding error.
+    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words, with
+    ``loads_predicated`` leading lanes under predicates. With ``loads_constants``, registers of 128 bits of one number
+    are loads; zeros only behind loops of sums, and in loops that store results. An intrinsic named ``relaxed_fma``
+    multiplies such registers and adds, unless it computes a rounding error.
     """
 
     triple: str
@@ -56,6 +57,7 @@ class Facts:
     has_masked_stores: bool = False
     has_fused_steps: bool = False
     word_rounding: tuple[int, str] | None = None
+    word_conversions: tuple[WordConversion, ...] = ()
     masked_bytes: int = 1
     loads_constants: bool = False
     relaxed_fma: str = ""
@@ -63,6 +65,7 @@ class Facts:
     has_vector_lengths: bool = False
     reads_scalars: bool = False
     loads_words: bool = False
+    loads_predicated: bool = False
 
     @property
     def word(self) -> str:

@@ -57,10 +57,10 @@ class FunctionEmitter(ValueEmitter):
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
-        self.word_rounding = facts.word_rounding
+        self.word_rounding, self.word_conversions = facts.word_rounding, facts.word_conversions
         self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
-        self.loads_words = facts.loads_words
+        self.loads_words, self.loads_predicated = facts.loads_words, facts.loads_predicated
         self.word_lookup = facts.word_lookup
         self.loads_constants, self.extremes = facts.loads_constants, facts.extremes
         self.relaxed_fma = facts.relaxed_fma

@@ -167,8 +167,10 @@ class ValueEmitter(AccessEmitter):
             one = Cast(v.dtype, Load(v.a.buffer, v.a.index, None))
             return self.splat(t, self.value(one, 0), lanes)
         if isinstance(v, Cast):
-            bounds = bounds_of(v.a) if t.kind != "float" else None
-            return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)
+            if t.kind == "float":
+                return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
+            whole = v.a.a if isinstance(v.a, Unary) and v.a.op == "round" else v.a  # the conversion rounds likewise
+            return self.cast(self.value(whole, lanes), dtype_of(whole), t, lanes, bounds_of(whole))
         if isinstance(v, Bits):
             n = lanes_of(v.a)
             return self.put(f"bitcast {self.type(dtype_of(v.a), n)} {self.value(v.a, n)} to {ty}")

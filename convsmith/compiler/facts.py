@@ -14,8 +14,9 @@ def facts(target: Machine) -> Facts:
         target.device.dialect if target.device is not None else None, target.fence, alignment=target.alignment,
         part_attributes=target.part_attributes, called_attributes=target.called_attributes,
         has_masked_stores=target.has_masked_stores, has_fused_steps=target.has_fused_steps,
-        word_rounding=target.word_rounding,
+        word_rounding=target.word_rounding, word_conversions=target.word_conversions,
         masked_bytes=target.masked_bytes, has_unsigned_offsets=target.has_unsigned_offsets,
         has_vector_lengths=target.has_vector_lengths, reads_scalars=target.reads_scalars,
-        loads_words=target.loads_words, loads_constants=target.loads_constants, relaxed_fma=target.relaxed_fma,
+        loads_words=target.loads_words, loads_predicated=target.loads_predicated,
+        loads_constants=target.loads_constants, relaxed_fma=target.relaxed_fma,
     )  # fmt: skip

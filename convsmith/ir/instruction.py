@@ -351,6 +351,21 @@ class HeadLoad:
 
 
 @record(frozen=True)
+class WordConversion:
+    """An intrinsic of LLVM that converts `lanes` of f32 (0: a scalar) to s32 as the IR does: it rounds to nearest even
+    and saturates, and NaN becomes 0.
+
+    `intrinsic` is its name, `result` the type whose bits are the words, and `given` are types and values of the
+    arguments before the floats.
+    """
+
+    lanes: int
+    intrinsic: str
+    result: str
+    given: tuple[tuple[str, str], ...] = ()
+
+
+@record(frozen=True)
 class ByteLookup:
     """LLVM text that picks each byte of a register of ``bytes`` from a register, by an index.
 

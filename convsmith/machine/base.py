@@ -23,6 +23,7 @@ from convsmith.ir.instruction import (
     Instruction,
     Operand,
     RegisterFile,
+    WordConversion,
     vector,
 )
 from convsmith.ir.types import DType, Half, dtype
@@ -72,15 +73,17 @@ class Machine:
     is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
     it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
-    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. A
-    machine without instructions for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a
-    vector of 128 bits that may round twice. Where it ``has_unsigned_offsets``, an access
-    adds a constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a
+    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Those of
+    ``word_conversions`` have the meaning of the IR's conversion of f32 to s32 instead. A machine without instructions
+    for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may
+    round twice. Where it ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
+    both wraps around. One that ``has_vector_lengths`` ends a
     scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
     take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
     bytes but words, in which it loads vectors of bytes from any address. One that ``loads_constants`` makes a register
     of 128 bits of one number faster by a load than by instructions that hold the number. One that ``extends_bytes``
-    loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
+    loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes. One that
+    ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole vectors.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -121,6 +124,7 @@ class Machine:
     has_word_products: bool = False
     has_fused_steps: bool = False
     word_rounding: tuple[int, str] | None = None
+    word_conversions: tuple[WordConversion, ...] = ()
     relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
@@ -128,6 +132,7 @@ class Machine:
     loads_words: bool = False
     loads_constants: bool = False
     extends_bytes: bool = False
+    loads_predicated: bool = False
     alternative: Machine | None = None
     scratchpad: MemoryLevel | None = None
     device: Device | None = None

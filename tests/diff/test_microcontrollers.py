@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 from itertools import count, islice
 
+import numpy as np
 import pytest
 from emulated import check_emulated, kinds_of, skip_without_emulator
 from problems import exact, random_problem
@@ -67,6 +68,31 @@ def test_sums_take_the_even_registers_and_the_link_register() -> None:
     assert found["vldrb.u8"] == 6 and found["vmlava.s8"] == 8 and found.total() <= 20, loop[1]
     sums = {line.split()[1].rstrip(",") for line in loop[1].splitlines() if "vmlava" in line}
     assert "lr" in sums and len(sums) >= 7
+
+
+def test_tails_are_loaded_under_predicates() -> None:
+    """The last 8 of 24 terms are one load, whose other lanes are zero, not eight bytes that pass through the stack."""
+    made = assembly_of(parse_problem(f"--dt=s8:s8:s8 {NHWC} mb1ic24ih8oc8oh8kh1"), target("armv8.1m+mve"))
+    tile = made[: made.index("convsmith_chunk:")]
+    found = Counter(line.split()[0] for line in tile.splitlines() if line.startswith("\t"))
+    assert found["vldrbt.u8"] == found["vpst"] == 2 and not found["vand"] and not found["vstrb.16"], made
+
+
+@pytest.mark.parametrize("machine", [*ARM32, target("aarch64")], ids=lambda t: t.name)
+@pytest.mark.parametrize("types", ["s8:s8:s8", "u8:s8:u8"])
+def test_results_are_rounded_and_saturated_by_one_instruction(types: str, machine: Machine) -> None:
+    line = f"--dt={types} {NHWC} --attr-post-ops=mul:f32:per_dim_1+round mb1ic16ih4oc8oh4kh1"
+    made = assembly_of(parse_problem(line), machine)
+    names = {"armv8.1m+mve": "vcvtn.s32.f32", "armv7em": "vcvtr.s32.f32", "aarch64": "fcvtns"}
+    assert names[machine.name] in made and "rintf" not in made and "vrint" not in made and "frint" not in made
+    skip_without_emulator(machine)
+    problem = parse_problem(line)
+    artifact = build_artifact(problem, default_config(problem, machine), machine)
+    arrays = random_arrays(problem, 3)
+    scales = next(name for name in arrays if name.startswith("post_op"))
+    factors = np.array([0.5, 0.25, -0.5, 1e9, -1e9, np.inf, np.nan, 0.0], np.float32)
+    arrays[scales] = factors.reshape(arrays[scales].shape)
+    check_emulated(problem, artifact, arrays)
 
 
 def test_pairs_of_halfwords() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.instruction import RegisterFile
+from convsmith.ir.instruction import RegisterFile, WordConversion
 from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
@@ -32,6 +32,12 @@ _COSTS = Costs(
 """Costs of a core with two vector units."""
 
 
+_WORDS = tuple(
+    WordConversion(lanes, f"llvm.aarch64.neon.fcvtns.{form}", result)
+    for lanes, form, result in ((0, "i32.f32", "i32"), (4, "v4i32.v4f32", "<4 x i32>"))
+)
+
+
 def _neon(count: int) -> Machine:
     """Return NEON with the first ``count`` extensions."""
     needs = (*_BASE, *(feature for _, feature in _EXTENSIONS[:count]))
@@ -42,7 +48,7 @@ def _neon(count: int) -> Machine:
         vectors=RegisterFile("vector", 32, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
         costs=_COSTS, attributes=(),
         instructions=tuple(row for row in (*INSTRUCTIONS, *MATRICES) if set(row.needs) <= set(needs)),
-        transpositions=Transpositions(_BITS, _BASE, _SHUFFLES), half=half,
+        transpositions=Transpositions(_BITS, _BASE, _SHUFFLES), half=half, word_conversions=_WORDS,
     )  # fmt: skip
 
 

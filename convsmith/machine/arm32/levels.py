@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import SCALARS, RegisterFile
+from convsmith.ir.instruction import SCALARS, RegisterFile, WordConversion
 from convsmith.machine.arm32.instructions import DSP, LANES, MVE, PAIRS, pairs, vectors
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
@@ -19,6 +19,11 @@ vectors add, and those that two pointers, the number of steps, and halfwords lea
 _ROWS = tuple((row.name, 4.0) for row in vectors()[1:])
 
 
+_SCALAR = WordConversion(0, "llvm.arm.vcvtr.f32", "float")
+"""`vcvtr` rounds as the processor's state says, which is to nearest even."""
+_VECTOR = WordConversion(LANES, "llvm.arm.mve.vcvtn.v4i32.v4f32", f"<{LANES} x i32>", (("i32", "0"),))
+
+
 def _mve() -> Machine:
     """Return Cortex-M55 and M85: eight vectors, and scalar registers for sums."""
     return Machine(
@@ -26,7 +31,8 @@ def _mve() -> Machine:
         vectors=RegisterFile("vector", 8, 32 * LANES), memories=core_caches(32768, 1 << 18, rates=(16, 16)),
         costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0, slow=_ROWS),
         attributes=(), instructions=vectors(), address_bits=32, masked_bytes=1, extends_bytes=True,
-        scalars=RegisterFile(SCALARS, _SUMS["mve"], 32),
+        loads_predicated=True,
+        scalars=RegisterFile(SCALARS, _SUMS["mve"], 32), word_conversions=(_SCALAR, _VECTOR),
     )  # fmt: skip
 
 
@@ -37,7 +43,7 @@ def _dsp() -> Machine:
         vectors=RegisterFile("vector", 6, 32 * PAIRS), memories=core_caches(32768, 1 << 18, rates=(4, 4)),
         costs=Costs(multiply_add=2.0, broadcast=1.0, latency=2.0, hidden=1.0, hidden_far=1.0), attributes=(),
         instructions=pairs(), address_bits=32, scalars=RegisterFile(SCALARS, _SUMS["dsp"], 32),
-        loads_words=True, extends_bytes=True,
+        loads_words=True, extends_bytes=True, word_conversions=(_SCALAR,),
     )  # fmt: skip
 
 
