@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.walk import loops_of, variables_of, walk
+from convsmith.machine.transpositions import square_transposition
+from convsmith.passes.flatten import offset
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
 from convsmith.schedule.loops import Loop
@@ -31,6 +34,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     nests = [(st, *_in_memory_order(s, st, rows or ())) for st in s.statements]
     inner: list[Loop] = []
     lanes: list[Loop] = []
+    transposed: dict[Loop, Loop] = {}
     for st, around, lane in nests:
         s.reorder(*around, *([] if lane is None else [lane]))
         if vectors and (term := _adjacent_term(s, st)) is not None:
@@ -39,6 +43,14 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             lanes.append(part)
             continue
         if lane is None or not vectors:
+            continue
+        if (read := _transposed_loop(s, st, around, lane)) is not None:
+            across, part = s.tile(read, s.lanes, "tv")
+            along, near = s.tile(lane, s.lanes, "ot")
+            around[:] = [*(x for x in around if x is not read), across, along]
+            s.reorder(*around, part, near)
+            transposed[part] = near
+            lanes.append(part)
             continue
         row, count = _sharing_loop(s, st, around, lane), min(VECTORS, -(-lane.extent // s.lanes))
         tiles, tile = s.tile(lane, count * s.lanes, "ot")
@@ -62,7 +74,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
         s.parallel(*(firsts if rows is None else rows))
     terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
     s.unroll(*(x for x in inner if x in left), *terms)
-    finish(s, [x for x in lanes if x in left])
+    finish(s, [x for x in lanes if x in left], transposed={x: near for x, near in transposed.items() if x in left})
 
 
 def _inner(s: KernelSchedule) -> list[str]:
@@ -103,6 +115,25 @@ def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
     is_adjacent = all(any(x.index[n] is nest.var for n in dims) for x, dims in zip(reads, adjacent))
     sums = [x for x in walk(nest.body) if isinstance(x, Binary) and isinstance(x.a, Load) and x.a.buffer.in_registers]
     return loop if reads and is_adjacent and [x.op for x in sums] == ["add"] else None
+
+
+def _transposed_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop) -> Loop | None:
+    """Return the loop of `around` along which all arrays that are read are adjacent or constant, while one of them is
+    scattered along `lane`; None if there is none, or the machine transposes no tiles of the result.
+    """
+    row = square_transposition(s.machine.transpositions, st.c.dtype, s.lanes)
+    if st.of("k") or row is None or s.machine.vectors.scalable:
+        return None
+    (nest,) = (x for x in loops_of(s.kernel.body) if x.var.name == lane.name)
+    reads = [offset(x.buffer, x.index) for x in walk(nest.body) if isinstance(x, Load)]
+
+    def steps(loop: Loop) -> set[Index]:
+        return {substitute(at, {Var(loop.name): Var(loop.name) + 1}) - at for at in reads}
+
+    near = {as_index(0), as_index(1)}
+    if steps(lane) <= near:
+        return None
+    return next((x for x in reversed(around) if x.extent >= s.lanes and as_index(1) in steps(x) <= near), None)
 
 
 def _sharing_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop) -> Loop | None:
