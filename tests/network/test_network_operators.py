@@ -209,6 +209,35 @@ def test_operators_with_inner_arrays_are_close(name: str, threads: int) -> None:
         np.testing.assert_allclose(kernel.run(arrays)["dst"], expected, 1e-5, 2e-6, err_msg=str(op))
 
 
+_IMAGES = (2, 20, 3, 37)
+TRANSPOSED: dict[str, Operator] = {
+    "to channels last": Transpose("f32", _IMAGES, (0, 1, 2, 3), ("abx", "axb")),
+    "from channels last": Transpose("f32", _IMAGES, (0, 1, 2, 3), ("axb", "abx")),
+    "of 3 channels": Transpose("f32", (1, 3, 5, 40), (0, 1, 2, 3), ("abx", "axb")),
+    "rows": Transpose("f32", (3, 19, 35), (0, 2, 1)),
+    "sums": Pointwise("f32", (_IMAGES, (1, 20, 1, 1)), "add", tags=("abx", "abx", "axb")),
+    "quantised": Quantise("u8", _IMAGES, 1, 0, ("abx", "axb")),
+}
+
+
+@pytest.mark.sampled(6, "name", "level")
+@pytest.mark.parametrize("name", TRANSPOSED)
+@pytest.mark.parametrize("level", ["generic", "avx2", "avx512"])
+def test_elements_that_are_adjacent_elsewhere_are_transposed_in_registers(name: str, level: str) -> None:
+    op, machine = TRANSPOSED[name], registry.target(level)
+    plan = operator_plan(op, machine, 1)
+    assert plan.given is not None and "transpose_" in str(plan.given.lowered)
+    arrays = _arrays(op, 1)
+    memory = {t.name: _in_memory(t, arrays[t.name]) for t in op.inputs}
+    memory["dst"] = _in_memory(op.result, np.zeros(op.result.shape, numpy_dtype(op.result.dtype)))
+    run(plan.given.lowered, memory, {row: x.kernel for row, x in machine.rows.items()})
+    expected = op.reference(*arrays.values()).reshape(op.result.shape)
+    np.testing.assert_array_equal(memory["dst"], _in_memory(op.result, expected.astype(memory["dst"].dtype)))
+    if is_native(machine):
+        kernel = HostKernel(operator_artifact(op, machine))
+        np.testing.assert_array_equal(kernel.run(arrays)["dst"].reshape(expected.shape), expected)
+
+
 @pytest.mark.parametrize("name", ["softmax of 5 by 40", "rows of 40", "groups", "attention of one tile", "attention"])
 def test_nests_with_inner_arrays_and_their_rewrites_are_close(name: str) -> None:
     op, machine = NORMS[name], registry.target("generic")
