@@ -17,9 +17,9 @@ import numpy as np
 from report import Report
 
 import convsmith as cs
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
@@ -83,7 +83,7 @@ def _steps(line: str, level: Machine) -> Steps:
     """Median seconds of `STEPS`, from a line to a callable."""
     taken: list[tuple[float, float, float]] = []
     for _ in range(REPEATS):
-        with llvm_bind.no_collection(), interning():
+        with no_collection(), interning():
             start = time.perf_counter()
             problem = cs.Conv.parse(line).canonical()
             config = default_config(problem, level, 1)

@@ -23,6 +23,7 @@ import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import emit, lower
 from convsmith.compiler.dynamic import requirements
+from convsmith.diag.collection import no_collection
 from convsmith.ir.intern import interning
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -214,7 +215,7 @@ def seconds(problem: Problem, level: Machine) -> Seconds:
 
 def _once(subject: Subject) -> Made:
     problem, level, threads, sizes = subject
-    with llvm_bind.no_collection(), interning():
+    with no_collection(), interning():
         times = [time.process_time()]
         plain = problem.canonical()
         config = choose(plain, level, threads, bool(sizes))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from making import drawn
 from report import Report
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.memory import memory_of
+from convsmith.diag.collection import no_collection
 from convsmith.ir.intern import interning
 from convsmith.problem.suites.spaces import EVERY, SPACES
 from convsmith.schedule.planned import plan_for
@@ -72,7 +72,7 @@ def needed_in(name: str, sample: int, seed: int) -> dict[str, Needed]:
     """Return the memory of the kernels of the problems that are drawn in a space, by the lines of the problems."""
     found = {}
     for line, (problem, level, threads, sizes) in drawn(name, sample, seed).items():
-        with llvm_bind.no_collection(), interning():
+        with no_collection(), interning():
             plain = problem.canonical()
             plan = plan_for(plain, choose(plain, level, threads, bool(sizes)), level, sizes)
             found[line] = _needed(memory_of(plan), plan.config.has_transform)

@@ -20,6 +20,7 @@ from report import Report
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
+from convsmith.diag.collection import no_collection
 from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def assembly_of(problem: Problem, machine: Machine) -> str:
     """Return the assembly of the default kernel."""
-    with llvm_bind.no_collection(), interning():
+    with no_collection(), interning():
         text = lower(plan(problem, default_config(problem, machine), machine)).text
     return llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
 
