@@ -1,8 +1,9 @@
 """Counts instructions of RISC-V kernels: those of the inner loop, and in qemu all of a call with registers of several
 lengths. Estimates cycles of the inner loop by llvm-mca. Nothing is timed.
 
-Run: python benchmarks/riscv_loops.py
-On PATH must be qemu-riscv64, of version 8.1 or later for types of 16 bits, and llvm-mca of LLVM 19 or later.
+Run: python benchmarks/riscv_loops.py [--loops] [--xnnpack DIR --clang COMMAND --include DIR]
+On PATH must be qemu-riscv64, of version 8.1 or later for types of 16 bits, and llvm-mca of LLVM 19 or later. The
+sources of XNNPACK, and those of pthreadpool to include, are in DIR; COMMAND compiles C for RISC-V as clang does.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,7 @@ from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.machine.riscv.instructions import UNIT, rows
 from convsmith.page.inner_loop import InnerLoop, estimated_cycles, inner_loop
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
@@ -43,6 +47,16 @@ ROWS = {
     "f32 depthwise 3x3": (f"{NHWC} g64mb1ic64ih14oc64oh14kh3ph1", "riscv64+rvv"),
 }
 """Layers, and the levels that they are compiled for."""
+XNNPACK = {
+    "f32 7x4v": "f32-igemm/gen/f32-igemm-7x4v-minmax-rvv.c",
+    "f16 7x4v": "f16-igemm/gen/f16-igemm-7x4v-minmax-rvvfp16arith.c",
+    "s8 7x1v": "qs8-qc8w-igemm/gen/qs8-qc8w-igemm-7x1v-minmax-fp32-rvv.c",
+}
+"""Loops of XNNPACK, and the files below its folder `src`."""
+REGISTERS = 32
+"""Registers of vectors."""
+GROUPS, GROUPED = (1, 2, 4), ("f32 3x3", "u8 by s8, 3x3")
+"""Registers of a group, and the layers that are compared on them."""
 CPUS = ("sifive-x280", "sifive-p670")
 """CPUs of whose pipelines LLVM has a description."""
 
@@ -58,41 +72,91 @@ class Counts(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Count the instructions of RISC-V kernels.")
-    parser.parse_args(arguments)
+    parser.add_argument("--loops", action="store_true", help="Leave out whole calls, which qemu runs.")
+    parser.add_argument("--xnnpack", metavar="DIR", type=Path, help="The sources of XNNPACK.")
+    parser.add_argument("--clang", metavar="COMMAND", default="clang --target=riscv64-linux-gnu", help="A compiler.")
+    parser.add_argument("--include", metavar="DIR", type=Path, help="The folder of pthreadpool.h.")
+    given = parser.parse_args(arguments)
     report = Report("riscv-loops", "Instructions of kernels for RISC-V", on="riscv64")
     report.note(
-        "An instruction works on a group of four registers. Products are vector multiply-adds; a step of an inner loop "
-        "adds one term to each sum of a register tile. LLVM's descriptions of CPUs rank loops on one CPU, and are no "
-        "measurement. No kernel ran on a processor of RISC-V."
+        "An instruction works on a group of four registers, unless a table says otherwise. Products are vector "
+        "multiply-adds; a step of an inner loop adds one term to each sum of a register tile. LLVM's descriptions of "
+        "CPUs rank loops on one CPU, and are no measurement. No kernel ran on a processor of RISC-V."
     )
     loops, calls, found = [], [], {}
     for name, (line, level) in ROWS.items():
         machine, problem = target(level), parse_problem(line).canonical()
         loop, counts, cycles = inner_loop(assembly_of(problem, machine), machine), None, []
         if loop is not None:  # a tile of all taps has no loop
-            counts = counted(loop)
-            cycles = [f"{estimated_cycles(loop, machine, cpu):.1f}" for cpu in CPUS]
+            counts, cycles = counted(loop), cycles_of(loop, machine)
             loops.append([name, *map(str, counts), f"{len(loop.lines) / loop.products:.2f}", *cycles])
-        ran = {bits: instructions_of(problem, machine, bits) for bits in VECTOR_BITS}
+        ran = {} if given.loops else {bits: instructions_of(problem, machine, bits) for bits in VECTOR_BITS}
         macs = problem.flops_dense // 2
         calls.append([name, f"{macs / 1e6:.2f}", *(f"{1000 * n / macs:.1f}" for n in ran.values())])
         found[name] = {"line": line, "level": level, "loop": counts and counts._asdict(),
                        "cycles": dict(zip(CPUS, cycles)), "instructions": ran}  # fmt: skip
     columns = ["layer", "products", "vector loads", "scalar loads", "others", "instructions per product"]
     report.table("The inner loop", [*columns, *(f"cycles on {cpu}" for cpu in CPUS)], loops)
-    columns = ["layer", "million multiply-adds", *(f"registers of {bits} bits" for bits in VECTOR_BITS)]
-    report.table("Instructions of a call for 1,000 multiply-adds", columns, calls)
+    if not given.loops:
+        columns = ["layer", "million multiply-adds", *(f"registers of {bits} bits" for bits in VECTOR_BITS)]
+        report.table("Instructions of a call for 1,000 multiply-adds", columns, calls)
+    names = ["layer", "registers of a group", "products", "instructions", "instructions for a register"]
+    report.table("Groups of registers", [*names, *(f"registers a cycle on {cpu}" for cpu in CPUS)], list(grouped()))
+    columns = ["loop", "products", "vector loads", "scalar loads", "others", "instructions per product"]
+    columns += [f"cycles on {cpu}" for cpu in CPUS]
+    if given.xnnpack is not None:
+        rows_of_others = [row_of(name, compiled_loop(given.xnnpack, file, given.clang.split(), given.include))
+                          for name, file in XNNPACK.items()]  # fmt: skip
+        report.table("Loops of XNNPACK, compiled", columns, rows_of_others)
     report.table(
-        "Loops of other libraries, from their sources", ["loop", "products", "vector loads", "scalar loads", "notes"],
+        "A loop of ONNX Runtime, from its source", ["loop", "products", "vector loads", "scalar loads", "notes"],
         [
-            ["XNNPACK, xnn_f32_gemm_minmax_ukernel_7x4v__rvv", "7", "1", "7", "groups of four registers; panels of "
-             "packed weights are as wide as the machine's vectors; seven pointers and one of weights advance"],
-            ["ONNX Runtime, MlasConvNchwcFloatKernelRvv", "4", "1", "4", "groups of four registers; the block of 16 "
-             "channels is a part of the layout, and fills a group at 128 bits, half of it at 256"],
+            ["MlasConvNchwcFloatKernelRvv", "4", "1", "4", "groups of four registers; the block of 16 channels is a "
+             "part of the layout, and fills a group at 128 bits, half of it at 256"],
         ],
     )  # fmt: skip
     report.data = found
     report.write()
+
+
+def grouped() -> Iterator[list[str]]:
+    """Yield the inner loops of layers, by the registers of a group."""
+    for name, group in product(GROUPED, GROUPS):
+        line, level = ROWS[name]
+        machine = on_groups(target(level), group)
+        loop = inner_loop(assembly_of(parse_problem(line).canonical(), machine), machine)
+        assert loop is not None, name
+        registers = loop.products * group
+        rates = (f"{registers / float(cycles):.2f}" for cycles in cycles_of(loop, machine))
+        yield [name, str(group), str(loop.products), str(len(loop.lines)), f"{len(loop.lines) / registers:.2f}", *rates]
+
+
+def on_groups(machine: Machine, group: int) -> Machine:
+    """Return the machine whose instructions work on groups of that many registers."""
+    vectors = replace(machine.vectors, count=REGISTERS // group, bits=UNIT * group)
+    return replace(machine, vectors=vectors, instructions=rows(group, machine.needs))
+
+
+def row_of(name: str, loop: InnerLoop) -> list[str]:
+    """Return the cells of a loop of another library."""
+    per = f"{len(loop.lines) / loop.products:.2f}"
+    return [name, *map(str, counted(loop)), per, *cycles_of(loop, target("riscv64+zvfh"))]
+
+
+def cycles_of(loop: InnerLoop, machine: Machine) -> list[str]:
+    return [f"{estimated_cycles(loop, machine, cpu):.1f}" for cpu in CPUS]
+
+
+def compiled_loop(folder: Path, file: str, compiler: Sequence[str], include: Path | None) -> InnerLoop:
+    """Return the inner loop of a file in C."""
+    folders = [folder, folder / "src", folder / "include", *([include] if include is not None else [])]
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory) / "loop.s"
+        command = [*compiler, "-O2", "-g0", *(f"-I{x}" for x in folders), "-S", str(folder / "src" / file)]
+        subprocess.run([*command, "-o", str(made)], check=True, capture_output=True)
+        loop = inner_loop(made.read_text(), target("riscv64+zvfh"))
+    assert loop is not None, file
+    return loop
 
 
 def assembly_of(problem: Problem, machine: Machine) -> str:
