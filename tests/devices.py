@@ -230,7 +230,7 @@ PASSES_OF_DEVICES = {
     "async_copies", "block_messages", "delay_barriers", "distribute_copy", "extend", "form_fma", "load_ahead",
     "load_matrices", "load_once",
     "stage_results", "store_matrices",
-    "map_to_threads", "multicast", "pipeline_copies", "signal_steps", "split_barriers", "spread_lanes", "tensor_copies",
-    "unswitch_uniform",
+    "map_to_threads", "multicast", "pipeline_copies", "share_registers", "signal_steps", "split_barriers",
+    "spread_lanes", "tensor_copies", "unswitch_uniform",
 }  # fmt: skip
 """Passes that only kernels of devices run."""

@@ -34,6 +34,7 @@ from convsmith.ir.stmt import (
     Meet,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     TensorCopy,
     Wait,
@@ -84,6 +85,7 @@ class PipelineEmitter(ThreadEmitter):
         around = [s for s in statements_of(kernel.body) if isinstance(s, For) and self.loop in statements_of(s.body)]
         self.rounds = next((s for s in around if s.kind == "serial"), None)
         self.has_fence = any(isinstance(s, Fence) and s.of == "barriers" for s in statements_of(kernel.body))
+        self.shared_registers = next((s for s in statements_of(kernel.body) if isinstance(s, ShareRegisters)), None)
         self.warps = self.geometry.group[1] - 1
         self.groups = max(x.groups for x in self.copies)
         """Groups of a cluster that fill slots of each other; 1 if a group fills its own alone."""
@@ -150,6 +152,8 @@ class PipelineEmitter(ThreadEmitter):
         is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
+        if self.shared_registers is not None:
+            self.spell(self.calls.leave, count=self.shared_registers.copiers)
         self.lines.append(f"  br i1 {self.put(f'icmp eq {self.it} {lane}, 0')}, label %{load}, label %{end}")
         self.start(load)
         self.known.push()
@@ -262,6 +266,9 @@ class PipelineEmitter(ThreadEmitter):
             self.spell(self.calls.published)
             self.spell(self.calls.together, count=self.warps * self.geometry.group[0])
 
+    def _ShareRegisters(self, s: ShareRegisters) -> None:
+        self.spell(self.calls.take, count=s.count)
+
     def _TensorCopy(self, s: TensorCopy) -> None:
         self.open_stores.append(s)
 
@@ -364,7 +371,8 @@ class PipelineEmitter(ThreadEmitter):
 
 
 _SIGNALS: dict[type[Stmt], Callable[[PipelineEmitter, Any], None]] = {
-    kind: getattr(PipelineEmitter, f"_{kind.__name__}") for kind in (Receive, Fence, TensorCopy, Commit, Wait, Release)
+    kind: getattr(PipelineEmitter, f"_{kind.__name__}")
+    for kind in (Receive, Fence, TensorCopy, Commit, Wait, Release, ShareRegisters)
 }
 
 

@@ -88,8 +88,10 @@ def assemble_module(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]
 def assemble_ptx(ptx: str, architecture: str) -> AssembledKernels:
     """Return the machine code of `ptx` for `architecture` (sm_80). UnsupportedError if no assembler for it is
     installed, ToolchainError if the assembler rejects the text.
+
+    nvJitLink joins modules, and gives threads equal shares of the registers whatever the text says.
     """
-    assembler = assembler_of(architecture)
+    assembler = assembler_of(architecture, "setmaxnreg" in ptx)
     cubin, log = assembler.run(ptx, architecture)
     warnings = re.findall(r"^.*(?:warning|C75\d\d).*$", log, re.M)
     return AssembledKernels(cubin, _uses(log), assembler.name, tuple(warnings))
@@ -140,15 +142,21 @@ class Assembler(NamedTuple):
 
 
 @cache
-def assembler_of(architecture: str) -> Assembler:
-    """Return an installed assembler that knows `architecture`. UnsupportedError if there is none."""
+def assembler_of(architecture: str, shares_registers: bool = False) -> Assembler:
+    """Return an installed assembler that knows `architecture`, and lets threads share registers if that is asked for.
+    UnsupportedError if there is none.
+    """
     for assembler in _assemblers():
+        if shares_registers and assembler.run is _link:
+            continue
         try:
             assembler.run(_SAMPLE.format(architecture), architecture)
         except (ToolchainError, OSError):
             continue
         return assembler
     raise UnsupportedError(
+        "no assembler by which threads share registers is installed: ptxas comes with pip install "
+        "'nvidia-cuda-nvcc==13.0.*'" if shares_registers else
         f"no assembler for {architecture} is installed: nvJitLink comes with pip install 'convsmith[cuda]', ptxas for "
         "sm_70 with nvidia-cuda-nvcc-cu12==12.9.86",
         code="ptxas",

@@ -38,6 +38,7 @@ from convsmith.ir.stmt import (
     Let,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     TensorCopy,
     Wait,
@@ -193,6 +194,9 @@ class DeviceMachine(ValueMachine, ABC):
 
     def _fence(self, s: Fence) -> None:
         self._ordered(s).fence(s.of)
+
+    def _share_registers(self, s: ShareRegisters) -> None:
+        self._legal(self._ordered(s).share_registers(s.count, s.copiers))
 
     def _receive(self, s: Receive) -> None:
         flight = self._ordered(s)

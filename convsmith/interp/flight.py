@@ -47,6 +47,7 @@ class Underway:
         self.started = self.released = 0
         """Numbers of steps of all loops whose copies have started, and that were released."""
         self._first = self._before = 0
+        self._has_shared_registers = False
         self.cluster: Sequence[Underway] = (self,)
         """The groups of the cluster, in their order, each with what it has under way; they run the same steps."""
         self.met = 0
@@ -144,6 +145,18 @@ class Underway:
         """End all groups of stores but the latest ``pending``."""
         while len(self._groups_of_stores) > pending:
             _count(self._leaving, self._groups_of_stores.pop(0), -1)
+
+    # -- registers
+    def share_registers(self, count: int, copiers: int) -> str | None:
+        """Give lanes ``count`` registers, and leave ``copiers`` to threads that start copies."""
+        if self._has_shared_registers:
+            return "the group has shared its registers already"
+        if self.started:
+            return "the group shares its registers after its first copies have started"
+        if not 0 < copiers < count:
+            return f"lanes take {count} registers where threads that start copies keep {copiers}"
+        self._has_shared_registers = True
+        return None
 
     # -- steps
     def enter(self, first: int) -> str | None:

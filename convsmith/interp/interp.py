@@ -59,6 +59,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -147,6 +148,7 @@ class _Machine(ClusterMachine):
             Receive: self._receive,
             Release: self._release,
             Meet: self._lonely,
+            ShareRegisters: self._share_registers,
             Prefetch: self._prefetch,
         }
 

@@ -55,7 +55,9 @@ class PipelineCalls:
     ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
     between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
     threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups.
-    ``map`` is the parameter of a tensor map, which ``prefetch`` loads into the cache of the copy engine.
+    ``take`` gives the threads of a group of warps ``{count}`` registers, more than they have, and waits until others
+    have left them; ``leave`` leaves all but ``{count}``. ``map`` is the parameter of a tensor map, which ``prefetch``
+    loads into the cache of the copy engine.
     """
 
     init: DialectCall
@@ -77,6 +79,8 @@ class PipelineCalls:
     commit: DialectCall
     wait: DialectCall
     prefetch: DialectCall
+    take: DialectCall
+    leave: DialectCall
     map: str
 
 

@@ -35,6 +35,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -289,6 +290,8 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
             at.at("if").same(a.cond, b.cond)
     elif isinstance(a, Wait) and isinstance(b, Wait):
         scope.require((a.pending, a.of) == (b.pending, b.of), a, b)
+    elif isinstance(a, ShareRegisters) and isinstance(b, ShareRegisters):
+        scope.require((a.count, a.copiers) == (b.count, b.copiers), a, b)
     elif isinstance(a, Release) and isinstance(b, Release):
         scope.require(a.to_cluster == b.to_cluster, a, b)
         scope.at("release").same(a.step, b.step)

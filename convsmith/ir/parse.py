@@ -43,6 +43,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -104,7 +105,7 @@ class _Parser(ValueParser):
             return compound[word]()
         effect = {"barrier": self._barrier, "async": self._async, "commit": lambda: Commit(self._of()),
                   "wait": self._wait, "atomic": self._atomic, "tensor": self._tensor, "receive": Receive,
-                  "meet": Meet,
+                  "meet": Meet, "registers": self._registers,
                   "fence": lambda: Fence(self._next().text), "release": self._release,
                   "prefetch": self._prefetch}  # fmt: skip
         if word == "pass":
@@ -126,6 +127,11 @@ class _Parser(ValueParser):
             raise self._fail("a statement")
         self._kind("newline", "the end of the statement")
         return out
+
+    def _registers(self) -> Stmt:
+        count = int(self._next().text)
+        self._expect("beside")
+        return ShareRegisters(count, int(self._next().text))
 
     def _barrier(self) -> Stmt:
         return Barrier(self._next().text if self._is(*BARRIER_PARTS) else "whole")

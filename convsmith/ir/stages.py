@@ -39,6 +39,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -94,7 +95,8 @@ class Stage:
         return self.name
 
 
-_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Meet, Prefetch}
+_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Meet, Prefetch,
+               ShareRegisters}  # fmt: skip
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False, tables=False)
 SCHEDULED = Stage("scheduled", flat=False)

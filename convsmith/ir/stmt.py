@@ -326,7 +326,19 @@ class Prefetch(Stmt):
     index: tuple[Index, ...]
 
 
-SIGNALS = (Fence, Receive, Release, Meet)
+@_statement
+class ShareRegisters(Stmt):
+    """Gives each lane of a group that executes its statements ``count`` registers. The threads that start the copies of
+    signalled loops keep ``copiers`` registers each, and leave the others to these lanes.
+
+    A group does this once, before its first signalled loop.
+    """
+
+    count: int
+    copiers: int
+
+
+SIGNALS = (Fence, Receive, Release, Meet, ShareRegisters)
 """Statements of all threads of a group that order asynchronous operations."""
 FENCES = (Barrier, AsyncCopy, Commit, Wait, *SIGNALS)
 """Statements that order the memory accesses of threads: no access moves across a fence."""

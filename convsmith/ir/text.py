@@ -46,6 +46,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -290,6 +291,8 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
         out.append(f"{pad}fence {s.of}")
     elif isinstance(s, Receive):
         out.append(f"{pad}receive")
+    elif isinstance(s, ShareRegisters):
+        out.append(f"{pad}registers {s.count} beside {s.copiers}")
     elif isinstance(s, Release):
         out.append(f"{pad}release step {s.step}" + (" to cluster" if s.to_cluster else ""))
     elif isinstance(s, Meet):

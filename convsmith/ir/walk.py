@@ -39,6 +39,7 @@ from convsmith.ir.stmt import (
     Prefetch,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     TensorCopy,
@@ -109,6 +110,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Fence: _no_children,
     Receive: _no_children,
     Meet: _no_children,
+    ShareRegisters: _no_children,
     Release: lambda n: (n.step,),
     Prefetch: lambda n: n.index,
 }
@@ -117,7 +119,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
 WITHOUT_STATEMENTS = frozenset(
     {
         Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release, Meet,
-        Prefetch,
+        Prefetch, ShareRegisters,
     }
 )  # fmt: skip
 """Classes of statements that contain no statement."""

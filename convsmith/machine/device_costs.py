@@ -122,6 +122,8 @@ class CopyEngine:
     """
     addresses: int
     """Maximum number of registers of a lane besides its sums."""
+    copiers: int
+    """Registers that a thread which starts copies keeps, if lanes need those that it leaves."""
     reserved: int
     """Maximum bytes of shared memory of a group beside its copies."""
     columns: int

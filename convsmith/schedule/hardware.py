@@ -238,18 +238,40 @@ def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str,
     0 if the grid has no more than that. Return the error if a unit has too few registers for one group.
     """
     assert machine.device is not None
-    units = machine.device.units
-    most = units.registers // nest.size
-    if registers > most:
+    units, multiplying = machine.device.units, nest.size - nest.copiers
+    shares = _registers(machine, nest, registers)
+    if shares is not None and registers > shares[0]:
         return ConfigError(
-            "registers", f"--realise=hardware: {nest.size} threads with {registers} registers; {machine.name} has "
-            f"{most} for each of them; legal are smaller tiles of a group",
+            "registers", f"--realise=hardware: {multiplying} threads with {registers} registers; {machine.name} has "
+            f"{shares[0]} for each of them; legal are smaller tiles of a group",
         )  # fmt: skip
     used = sum(shared.values()) + engine_of(machine).reserved
-    beside = min(most // registers, units.shared // used, units.threads // nest.size)
+    fitting = 1 if shares is not None else units.registers // nest.size // registers
+    beside = min(fitting, units.shared // used, units.threads // nest.size)
     residing = units.count * max(beside, 1)
     clusters = prod(x.extent for x in nest.at("cluster"))
     return residing // clusters if nest.groups > residing // clusters * clusters else 0
+
+
+def _registers(machine: Machine, nest: Nest, registers: int) -> tuple[int, int] | None:
+    """Return the registers of a lane that multiplies, and those that a thread keeps which starts copies, if lanes need
+    more ``registers`` than threads have at the launch; None if they do not.
+    """
+    assert machine.device is not None
+    units, copiers = machine.device.units, engine_of(machine).copiers
+    if registers <= units.registers // nest.size:
+        return None
+    left = _at_launch(machine, nest) * nest.size - copiers * nest.copiers
+    return left // (nest.size - nest.copiers) // units.register_step * units.register_step, copiers
+
+
+def _at_launch(machine: Machine, nest: Nest) -> int:
+    """Return the registers of each thread of a group that has all registers of a unit. An assembler needs as many for
+    the sums of one product, although lanes that multiply take more.
+    """
+    assert machine.device is not None
+    units = machine.device.units
+    return units.registers // nest.size // units.register_step * units.register_step
 
 
 def _uneven_phases(st: Statement, config: Config, nest: Nest) -> dict[Loop, int]:
@@ -278,7 +300,8 @@ class HardwareTile(NamedTuple):
 
     ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0. The number
     of steps of a tile depends on the iterations of ``uneven`` loops over phases, of which each has most at one. The
-    engine stores tiles of the result that are ``stored``.
+    engine stores tiles of the result that are ``stored``. Lanes take so many ``registers`` and leave so many to threads
+    that start copies, unless each thread has enough at the launch.
     """
 
     nest: Nest
@@ -290,6 +313,7 @@ class HardwareTile(NamedTuple):
     residing: int
     uneven: dict[Loop, int]
     stored: MappedResult | None = None
+    registers: tuple[int, int] | None = None
 
 
 def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
@@ -333,7 +357,13 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     if (flaw := parts_flaw(nest, copies, engine)) is not None:
         return flaw
     fragments = prod(x.extent for x in nest.at("warp"))
-    residing = _residing(machine, nest, fragments * row.result.layout.registers + engine.addresses, shared)
+    needed, own = (n * row.result.layout.registers + engine.addresses for n in (fragments, 1))
+    if _registers(machine, nest, needed) is not None and own > _at_launch(machine, nest):
+        return ConfigError(
+            "registers", f"--realise=hardware: {row.name} needs {own} registers of a lane; {nest.size} threads have "
+            f"{_at_launch(machine, nest)} at the launch; legal are narrower products or smaller tiles of a group",
+        )  # fmt: skip
+    residing = _residing(machine, nest, needed, shared)
     if isinstance(residing, ConfigError):
         return residing
     uneven = _uneven_phases(st, config, nest)
@@ -341,7 +371,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         return flaw
     runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
     return HardwareTile(
-        nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven, stored
+        nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven, stored,
+        _registers(machine, nest, needed),
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
+from convsmith.passes.share_registers import share_registers
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.signal_steps import signal_steps
 from convsmith.passes.simplify import simplify
@@ -186,13 +187,15 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 def straight_code(
     s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
     signals: bool = False, carries: bool = False, clusters: Sequence[Loop] = (),
+    registers: tuple[int, int] | None = None,
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
     ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
     ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
-    ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies.
+    ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies. Lanes take so many
+    ``registers``, and leave so many to threads that start copies, unless that is None.
     """
     if machine.device is not None:
         s.run(name_indices)
@@ -201,6 +204,8 @@ def straight_code(
         s.run(unroll)
         if signals:
             s.run(signal_steps, tuple(row for row in machine.instructions if row.is_asynchronous))
+        if registers is not None:
+            s.run(share_registers, *registers)
         for loop in clusters:
             assert machine.device.engine is not None
             s.run(multicast, loop, machine.device.engine.together)

@@ -373,6 +373,11 @@ def test_kernels_of_devices_run_all_passes_of_devices() -> None:
             config = device_config(problem, device)
             if line == stored:
                 run |= {step.name for step in plan_for(problem, config, device).pipeline}
+                wide = dict(
+                    register=(("mb_oh_ow", 64), ("oc", 256)), group=(("mb_oh_ow", 192), ("oc", 256), ("ic", 64)),
+                    instruction="wgmma_m64n128k16_bf16", shared=("src", "wei"),
+                )  # fmt: skip
+                run |= {step.name for step in plan_for(problem, config.changed(**wide), device).pipeline}
                 config = config.changed(shared=("src", "wei"), cluster=(("mb_oh_ow", 2),))
             if level == "xe_hpc":
                 config = config.changed(barriers="split")

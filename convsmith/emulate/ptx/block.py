@@ -9,6 +9,7 @@ import numpy as np
 
 from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Region
 from convsmith.emulate.ptx.parser import PtxError
+from convsmith.emulate.ptx.register_shares import check_shares
 from convsmith.emulate.ptx.warp import LANES, Operation, Warp
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class ThreadBlock:
         ]
         self.cluster: BlockCluster
         self.has_ended = False
+        self.pool = 0
+        """Registers that warps have given up, which others may take."""
+        self.asking: list[tuple[Warp, int]] = []
+        """Warps that ask for registers, each with the number that a thread is to have."""
         self.barriers: dict[int, NamedBarrier] = {}
         self.objects: dict[int, Any] = {}
         """Barriers in shared memory (mbarrier), by address."""
@@ -66,6 +71,7 @@ class ThreadBlock:
             self.underway.pop()()
         if any(w.state.get(x) for w in self.warps for x in ("open stores", "stores")):
             raise PtxError(f"block {self.number} ends while a copy still reads its shared memory")
+        check_shares(self)
         self.has_ended = True
 
     def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, np.ndarray, np.ndarray]]:

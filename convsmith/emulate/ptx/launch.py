@@ -18,6 +18,7 @@ from convsmith.emulate.ptx.memory import PARAM, SHARED_START, GlobalMemory, Regi
 from convsmith.emulate.ptx.moves import MOVES
 from convsmith.emulate.ptx.operands import Operands
 from convsmith.emulate.ptx.parser import Address, Group, PtxError, PtxInstruction, PtxKernel, Symbol, parse_ptx
+from convsmith.emulate.ptx.register_shares import set_registers
 from convsmith.emulate.ptx.scalars import scalar
 from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
 from convsmith.emulate.ptx.warp import Execute, Operation
@@ -25,7 +26,7 @@ from convsmith.emulate.ptx.warpgroups import wgmma_instruction
 
 Maker = Callable[[PtxInstruction, Operands], Execute]
 TABLE: dict[str, Maker] = {**MOVES, **MATRICES, **CLUSTERS, "cp": copy_instruction, "mbarrier": mbarrier_instruction,
-                           "wgmma": wgmma_instruction}  # fmt: skip
+                           "setmaxnreg": set_registers, "wgmma": wgmma_instruction}  # fmt: skip
 """Instructions by the first word of their opcode; arithmetic is in `scalars.FUNCTIONS`."""
 
 Shape = int | Sequence[int]

@@ -278,7 +278,7 @@ MOVES: dict[str, Callable[[PtxInstruction, Operands], Execute]] = {
     "ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic, "mov": _move, "cvta": _convert_address,
     "shfl": _shuffle, "vote": _vote, "elect": _elect, "bar": block_barrier, "activemask": _active,
     "fence": _fence, "membar": _nothing, "prefetch": _nothing, "prefetchu": _nothing, "nanosleep": _nothing,
-    "setmaxnreg": _nothing, "griddepcontrol": _nothing, "trap": _trap, "discard": _nothing, "applypriority": _nothing,
+    "griddepcontrol": _nothing, "trap": _trap, "discard": _nothing, "applypriority": _nothing,
 }  # fmt: skip
 """Instructions of this file by the first word of their opcode. Other fences are no-ops, because the interpreter delays
 no access that they order.

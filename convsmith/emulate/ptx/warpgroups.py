@@ -11,6 +11,7 @@ from convsmith.emulate.ptx.matrices import fragment_reader, sums_of_rows
 from convsmith.emulate.ptx.memory import SHARED_START
 from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
 from convsmith.emulate.ptx.parser import Group, Immediate, PtxError, PtxInstruction, Register
+from convsmith.emulate.ptx.register_shares import held
 from convsmith.emulate.ptx.tensor_copies import swizzled
 from convsmith.emulate.ptx.warp import LANES, Accumulators, Execute, InFlight, Warp
 
@@ -80,6 +81,8 @@ def _multiply(ins: PtxInstruction, made: Operands) -> Execute:
 
     def multiply(warp: Warp, mask: np.ndarray) -> None:
         warp.require_all(mask, "wgmma.mma_async")
+        if len(names) >= held(warp):
+            raise PtxError(f"a product has {len(names)} sums in each lane, which has {held(warp)} registers")
         sums = _sums(warp, names, d)
         right_places = _places(warp, described(int(read_right(warp)[0]), np.arange(n), k, b.bytes, turn_right), b.bytes)
         left_places, values = None, None

@@ -111,6 +111,8 @@ PIPELINES = PipelineCalls(
     commit=_void(f"{_PRODUCTS}.commit_group.sync.aligned"),
     wait=_void(f"{_PRODUCTS}.wait_group.sync.aligned", "i64 immarg", "i64 {pending}"),
     prefetch=_void("llvm.nvvm.prefetch.tensormap.p0", "ptr", "ptr {map}"),
+    take=_void("llvm.nvvm.setmaxnreg.inc.sync.aligned.u32", "i32 immarg", "i32 {count}"),
+    leave=_void("llvm.nvvm.setmaxnreg.dec.sync.aligned.u32", "i32 immarg", "i32 {count}"),
     map='ptr byval([128 x i8]) align 64 "nvvm.grid_constant"',
 )  # fmt: skip
 

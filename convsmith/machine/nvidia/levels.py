@@ -50,7 +50,7 @@ _SCALARS = (
 _ENGINE = CopyEngine(
     widths=(128, 64, 32), pixels=1024, box=256, dims=5, alignment=16, steps=8,
     corners=((-(1 << 15), (1 << 15) - 1), (-128, 127), (-16, 15)), offsets=((1 << 16) - 1, 255, 31),
-    slots=(2, 4, 8), addresses=32, reserved=2048, columns=256,
+    slots=(2, 4, 8), addresses=32, copiers=24, reserved=2048, columns=256,
     latency=860.0, row_latency=7.45, row_read=1.0, row_copy=1.965, row_arrival=1.0, result=0.267, meeting=300.0,
     staged=0.03, clusters=(2, 4),
 )  # fmt: skip
