@@ -33,7 +33,8 @@ class Facts:
     ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words, with
     ``loads_predicated`` leading lanes under predicates. With ``loads_constants``, registers of 128 bits of one number
     are loads; zeros only behind loops of sums, and in loops that store results. An intrinsic named ``relaxed_fma``
-    multiplies such registers and adds, unless it computes a rounding error.
+    multiplies such registers and adds, unless it computes a rounding error. With ``prefetches_by_loads``, a byte of a
+    line that is prefetched is loaded.
     """
 
     triple: str
@@ -60,6 +61,7 @@ class Facts:
     word_conversions: tuple[WordConversion, ...] = ()
     masked_bytes: int = 1
     loads_constants: bool = False
+    prefetches_by_loads: bool = False
     relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False

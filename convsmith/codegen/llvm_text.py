@@ -288,7 +288,11 @@ class FunctionEmitter(ValueEmitter):
         return [self.held((v.buffer, (n,))) for n in range(operand.layout.registers)]
 
     def _Prefetch(self, s: Prefetch) -> None:
-        self.prefetch(self.pointer(s.buffer), self.address(s.buffer, s.index[0]), 0, SECOND_LEVEL)
+        pointer, where = self.pointer(s.buffer), self.address(s.buffer, s.index[0])
+        if self.facts.prefetches_by_loads:
+            self.put(f"load volatile i8, {pointer} {where}")  # otherwise, LLVM removes it
+        else:
+            self.prefetch(pointer, where, 0, SECOND_LEVEL)
 
     def _Call(self, s: Call) -> None:
         args = [self.place(b, (i,)) for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]

@@ -81,9 +81,11 @@ class Machine:
     scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
     take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
     bytes but words, in which it loads vectors of bytes from any address. One that ``loads_constants`` makes a register
-    of 128 bits of one number faster by a load than by instructions that hold the number. One that ``extends_bytes``
-    loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes. One that
-    ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole vectors.
+    of 128 bits of one number faster by a load than by instructions that hold the number. One that
+    ``prefetches_by_loads`` has no prefetches: it loads a byte of the line, which is part of an array. One that
+    ``extends_bytes`` loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
+    One that ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole
+    vectors.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -131,6 +133,7 @@ class Machine:
     reads_scalars: bool = False
     loads_words: bool = False
     loads_constants: bool = False
+    prefetches_by_loads: bool = False
     extends_bytes: bool = False
     loads_predicated: bool = False
     alternative: Machine | None = None

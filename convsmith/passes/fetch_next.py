@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, as_index, make_sum
+from convsmith.ir.index import Index, Var, as_index, make_sum, minimum
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Kernel, Let, Prefetch, Stmt, block
@@ -25,10 +25,12 @@ _LINE = 64
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def fetch_next(kernel: Kernel, name: str) -> Kernel:
+def fetch_next(kernel: Kernel, name: str, is_inside: bool = False) -> Kernel:
     """Prefetch the next part of the array ``name`` in the tiles that read a part with pointers that loops carry.
 
-    A kernel whose parts are read by one tile each is unchanged.
+    A kernel whose parts are read by one tile each is unchanged. Prefetches stay in the array if they must be inside of
+    it: in the last part, tiles prefetch the end of the array. Then they prefetch nothing where loops around
+    them carry the pointer.
 
     Before::
 
@@ -53,7 +55,7 @@ def fetch_next(kernel: Kernel, name: str) -> Kernel:
                   acc[] = acc[] + w[w.i] * a[i + p * 4]
                 c[o * 3 + p] = acc[]
     """
-    found = _Sites(kernel, name)
+    found = _Sites(kernel, name, is_inside)
     found.visit(kernel.body, ())
     if not found.plan():
         return kernel
@@ -93,11 +95,12 @@ class _Part:
 
 class _Sites:
     """The tiles of a kernel that read the array ``name``, in the order of the text; ``tiles`` are the shares of a part
-    that the calls of a function prefetch.
+    that the calls of a function prefetch. Prefetches stay in the array if it ``is_inside``.
     """
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
-        self.name = name
+    def __init__(self, kernel: Kernel, name: str, is_inside: bool) -> None:
+        self.name, self.is_inside = name, is_inside
+        self.bodies = {f.name: f.body for f in kernel.functions}
         self.functions = {f.name: v for f in kernel.functions if (v := _pointer_of(f, name)) is not None}
         self.parts: dict[object, _Part] = {}
         self.sites: list[_Site] = []
@@ -134,7 +137,10 @@ class _Sites:
                 key, inner, size = loop, loops[n + 1 :], moved  # type: ignore[assignment]
         site = _Site(s, inner, buffer, e)
         self.sites.append(site)
-        self.parts.setdefault(key, _Part(size)).sites.append(site)
+        part = self.parts.setdefault(key, _Part(size))
+        part.sites.append(site)
+        if self.is_inside and variables_of(e) & {c.var for loop in loops for c in loop.carried}:
+            part.size = 0  # no minimum of a pointer and of an offset
 
     def plan(self) -> bool:
         """Determine what each tile prefetches, and return whether there is such a tile.
@@ -153,10 +159,20 @@ class _Sites:
                     for loop in reversed(site.loops):
                         site.start += (loop.var - loop.lo) * step
                         step *= _count((loop,))
+                    if self.is_inside:
+                        body = self.bodies[name] if name else site.stmt
+                        is_plain = not name or self._begins_at_pointer(body)
+                        reach = (is_plain and _reach(body, self.name, part.tiles)) or part.size
+                        site.start = minimum(site.start, site.buffer.size - reach)
                 if name and name not in alone:
                     self.tiles[name] = min(self.tiles.get(name, part.tiles), part.tiles)
                 before += _count(site.loops)
         return any(site.start is not None for site in self.sites)
+
+    def _begins_at_pointer(self, body: Stmt) -> bool:
+        """Return whether the loops of a function begin to read the array where a pointer of the caller points to."""
+        carried = _carried(body, self.name)
+        return carried is not None and len(carried.init.terms) == 1 and not carried.init.const
 
     def rebuilt(self, s: Stmt) -> Stmt:
         """Return ``s`` with tiles that prefetch; statements come in the order in which they were collected."""
@@ -188,6 +204,32 @@ def _moved(loop: For, e: Index) -> int:
     """Return the elements by which an iteration of ``loop`` moves the position ``e``; 0 if that varies."""
     steps = {loop.var: 1, **{c.var: c.step for c in loop.carried}}
     return sum(c * steps[a] for a, c in e.terms if isinstance(a, Var) and a in steps)
+
+
+def _reach(s: Stmt, name: str, tiles: int) -> int:
+    """Return the elements from the first to the last one that a tile prefetches; 0 if its loops are not one nest that
+    begins at the position of the tile.
+    """
+    loops = [x for x in statements_of(s) if isinstance(x, For) and _own(x, name) is not None]
+    if not loops:
+        return 1
+    outer, own = loops[0], _own(loops[0], name)
+    assert own is not None
+    nested = [x for x in statements_of(outer.body) if x in loops]
+    is_nest = len(nested) == len(loops) - 1 and own.step >= 0
+    step, count, inner = _slower(own.step, tiles), _count((outer,)), _reach(outer.body, name, tiles)
+    begins = all(len(c.init.terms) == 1 and not c.init.const for x in nested if (c := _own(x, name)))
+    return (count - 1) * step + max(inner, step) if is_nest and begins and count and inner else 0
+
+
+def _own(loop: For, name: str) -> Carried | None:
+    """Return the pointer into the array ``name`` that a loop carries."""
+    return next((c for c in loop.carried if c.buffer.name == name), None)
+
+
+def _slower(step: int, tiles: int) -> int:
+    """Return the step of a pointer that moves at 1 / ``tiles`` of the speed of another one."""
+    return -(-step // tiles)
 
 
 def _carried(s: Stmt, name: str) -> Carried | None:
@@ -226,10 +268,10 @@ class _Fetching(Rewriter):
         self.is_innermost = False
 
     def visit_For(self, s: For) -> Stmt:
-        own = next((c for c in s.carried if c.buffer.name == self.name), None)
+        own = _own(s, self.name)
         if own is None:
             return self._For(s)
-        twin = Carried(Var(f"{own.var.name}.next"), own.buffer, self._beside(own.init), self._slower(own.step))
+        twin = Carried(Var(f"{own.var.name}.next"), own.buffer, self._beside(own.init), _slower(own.step, self.tiles))
         self.twins[own.var] = twin.var
         self.is_innermost = True
         body = self.stmt(s.body)
@@ -245,8 +287,5 @@ class _Fetching(Rewriter):
         pointers = [a for a, _ in e.terms if a in self.twins]
         if not pointers:
             return e + self.shift
-        rest = {a: self._slower(c) for a, c in e.terms if a not in self.twins}
+        rest = {a: _slower(c, self.tiles) for a, c in e.terms if a not in self.twins}
         return self.twins[pointers[0]] + make_sum(e.const // self.tiles, rest)
-
-    def _slower(self, step: int) -> int:
-        return -(-step // self.tiles)

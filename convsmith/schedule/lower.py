@@ -265,7 +265,7 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(stream, _streamed(k, reads))
     for operand in check_fetches(k):
         if operand != k.columns.a.name:
-            s.run(fetch_next, reads.name(operand))
+            s.run(fetch_next, reads.name(operand), k.machine.prefetches_by_loads)
 
 
 def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
@@ -325,9 +325,11 @@ def check_fetches(k: KernelPlan) -> tuple[str, ...]:
 
 def fetches_pixels(st: Statement, config: Config, target: Machine) -> bool:
     """Return whether tiles of several pixels of a row can fetch the pixels of the next tile: vectors are weights, and
-    the caller's source is read where it is, once for each tile of channels.
+    the caller's source is read where it is, once for each tile of channels. Prefetches of pixels may leave the array.
     """
-    if len(st.factors) < 2 or not st.constant or st.residues or config.phases or config.has_transform:
+    if target.prefetches_by_loads or config.phases or config.has_transform:
+        return False
+    if len(st.factors) < 2 or not st.constant or st.residues:
         return False
     loops, row = loops_after_fusing(st, config), target.rows.get(config.instruction)
     plain = config.realise == "peel" and st.a.name not in (*config.staged("pack"), *dict(config.staged_at("pack_at")))

@@ -160,7 +160,7 @@ kernel k(w: f32[384], c: f32[12])
 """
 
 
-def _fetched(text: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def _fetched(text: str, monkeypatch: pytest.MonkeyPatch, is_inside: bool = False) -> list[int]:
     """Return the elements of `w` that a kernel asks for after the pass, in order, and compare its results with those
     before.
     """
@@ -168,7 +168,7 @@ def _fetched(text: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(interp._Machine, "_prefetch", lambda self, s: found.extend(map(self._index, s.index)))
     with interning():
         before = parse_kernel(text)
-        after = fetch_next(before, "w")
+        after = fetch_next(before, "w", is_inside)
         assert first_mismatch(parse_kernel(str(after)), after) is None
         results = []
         for kernel in (before, after):
@@ -189,9 +189,34 @@ def test_the_tiles_of_a_part_fetch_all_of_the_next(text: str, part: int, monkeyp
         assert lines >= {*range((n + 1) * part // 16, (n + 2) * part // 16)}
 
 
+@pytest.mark.parametrize(("text", "part"), [(INLINE, 48), (CALLS, 128)], ids=["inline", "calls"])
+def test_prefetches_stay_inside(text: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts but the last are fetched as they are elsewhere."""
+    inside, free = (_fetched(text, monkeypatch, x) for x in (True, False))
+    size = {48: 96, 128: 384}[part]
+    assert max(inside) < size <= max(free)
+    lines = {x // 16 for x in inside}
+    if text is INLINE:
+        assert lines == {*range(part // 16, size // 16)} and min(inside) == part
+
+
 def test_each_tile_fetches_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _fetched(INLINE, monkeypatch)
     assert found == [48 + part * 48 + tile * 16 + step * 4 for part in (0, 1) for tile in range(3) for step in range(4)]
+
+
+def test_a_machine_without_prefetches_loads() -> None:
+    """The last tile of weights loads the end of the array; LLVM does not remove what nobody uses."""
+    line = f"{LAYOUTS} mb1ic160ih7oc960oh7kh1ph0"
+    config = "--target=wasm32 --lane=oc --fuse=oh+ow --register=oh_ow:5,oc:8 --order=oc,mb,oh_ow --reduce=kh,kw,ic"
+    texts = [cs.compile(line, config=f"{config}{x}", threads=1).llvm() for x in ("", " --fetch=wei")]
+    assert ["load volatile i8" in text for text in texts] == [False, True]
+    words = "--lane=oc --register=tw:6,oc:8 --order=f,oc,tw --reduce=ic --pack=wei_w --outline=no --winograd=ow:4"
+    carried = f"--target=wasm32+relaxed {words} --fetch=wei_w --block=ow:52"
+    kernel = cs.compile(f"{LAYOUTS} mb1ic64iw2048oc64ow2048kw3pw1", config=carried, threads=1)
+    assert "load volatile i8" not in kernel.llvm(), "a loop around the tiles carries the pointer"
+    with pytest.raises(ConfigError, match="fetch=src"):
+        cs.compile(line, config=f"{config} --fetch=src", threads=1)
 
 
 @pytest.mark.parametrize("change", [

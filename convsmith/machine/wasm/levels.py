@@ -57,6 +57,7 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
         attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
         relaxed_fma=_relaxed_fma(needs), has_unsigned_offsets=True, loads_constants=True, extremes=_EXTREMES,
+        prefetches_by_loads=True,
     )  # fmt: skip
 
 
