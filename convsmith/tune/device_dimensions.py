@@ -208,13 +208,17 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _clusters(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the clusters of groups that share rows or columns, of as many groups as copies reach, and none."""
+    """Yield the clusters of groups that share rows or columns, of as many groups as copies reach, and none. Groups that
+    are in no cluster may store their results through shared memory.
+    """
     if at.nest is None:
         return
-    yield dict(cluster=())
+    result = at.statement.c.name
+    factors = tuple(n for n in at.config.staged("shared") if n != result)
+    yield from (dict(cluster=(), shared=shared) for shared in (factors, (*factors, result)))
     for loop, groups in product((at.nest.rows, at.nest.columns), engine_of(at.machine).clusters):
         if groups * at.config.group_size(loop) <= at.loops.extents[loop]:
-            yield dict(cluster=((loop, groups),))
+            yield dict(cluster=((loop, groups),), shared=factors)
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:

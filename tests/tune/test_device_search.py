@@ -97,6 +97,17 @@ def test_each_dimension_has_legal_steps(dimension: str) -> None:
     assert {*space.dimensions} >= {dimension}
 
 
+def test_clusters_and_stored_results_are_steps_apart() -> None:
+    """Groups of a cluster store from registers, so a step changes both."""
+    line = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic64ih56oc256oh56kh1"
+    with interning():
+        space = DeviceSpace(parse_problem(line), target("sm_90a"))
+        (stored,) = (c for c in space.seeds[:1] if "dst" in c.staged("shared"))
+        pairs = [c for c in space.neighbours(stored, "order") if c.tiles_at("cluster") and not space.refusal(c)]
+        assert pairs and all(c.staged("shared") == ("src", "wei") for c in pairs)
+        assert stored in space.neighbours(pairs[0], "order")
+
+
 def test_candidates_are_timed_on_arrays_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker answers for CUDA as for other machines; samples copy nothing."""
     driver = InterpretedDriver()
