@@ -15,6 +15,7 @@ from convsmith.network.byte_tables import with_tables
 from convsmith.network.float_sums import with_float_sums
 from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
+from convsmith.network.group_norms import with_group_norms
 from convsmith.network.integers import with_integers
 from convsmith.network.joined_operands import with_joined_operands
 from convsmith.network.moves import with_fewer_moves
@@ -32,8 +33,8 @@ __all__ = ["folded"]
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends."""
     for rewrite in (
-        with_fewer_moves, with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps, with_integers,
-        with_tables, with_joined_operands,
+        with_fewer_moves, with_group_norms, with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps,
+        with_integers, with_tables, with_joined_operands,
     ):  # fmt: skip
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
