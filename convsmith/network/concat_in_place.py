@@ -6,9 +6,10 @@ channels of the whole. Kernels write, and read, arrays with such strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from math import prod
 from typing import NamedTuple
 
 from convsmith.layout.layout import Layout
@@ -21,6 +22,10 @@ from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import ALIGNMENT
 
 __all__ = ["Part", "home_of", "with_parts"]
+
+_IDLE = 16
+"""Nodes between the writers of two parts of a concatenation, beyond which a copy of the earlier one costs less than
+memory for the rest."""
 
 
 class Part(NamedTuple):
@@ -35,7 +40,8 @@ def with_parts(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts, dict[str
     their whole, and the parts.
 
     A concatenation is in place if each part begins at a multiple of the alignment, and a kernel can write at least one.
-    Each other part, such as an input of the network or a part of two wholes, is copied by a node of its own.
+    Each other part, such as an input of the network, a part of two wholes, or one that is written much earlier than the
+    others, is copied by a node of its own.
     """
     parts = _PartsOfWholes(graph, layouts)
     nodes = [made for node in reversed(graph.nodes) for made in reversed([*parts.nodes(node)])]
@@ -48,6 +54,7 @@ class _PartsOfWholes:
 
     def __init__(self, graph: Graph, layouts: Layouts) -> None:
         self._graph, self._readers, self._makers = graph, graph.readers(), graph.makers()
+        self._places = {node.output: n for n, node in enumerate(graph.nodes)}
         self.tags = dict(layouts.values)
         self.found: dict[str, Part] = {}
         self.copies: dict[str, NetworkValue] = {}
@@ -57,6 +64,8 @@ class _PartsOfWholes:
         rows = [*self._rows(node)] if isinstance(node.work, Concat) else []
         names = [name for name, _, _ in rows]
         direct = [names.count(name) == 1 and self._is_written(node, name, tag) for name, tag, _ in rows]
+        for n in self._early(rows, direct):
+            direct[n] = False
         if not any(direct) or any(offset % ALIGNMENT for _, _, offset in rows):
             yield node
             return
@@ -70,6 +79,20 @@ class _PartsOfWholes:
                 yield NetworkNode(work, {"src": name}, part, (f"copy of {name}", *node.names))
             self.tags[part] = tag
             self.found[part] = Part(node.output, offset)
+
+    def _early(self, rows: Sequence[tuple[str, str, int]], direct: Sequence[bool]) -> Sequence[int]:
+        """Return the parts of a concatenation that are written so much earlier than the others that the memory of these
+        would lie idle, as those of long skip connections are: at most half of the elements that kernels write.
+        """
+        places = [self._places.get(name, -1) for name, _, _ in rows]
+        sizes = [prod(self._graph.values[name].shape) for name, _, _ in rows]
+        order = sorted((n for n, x in enumerate(direct) if x), key=lambda n: places[n])
+        found: Sequence[int] = ()
+        for count in range(1, len(order)):
+            gap = places[order[count]] - places[order[count - 1]]
+            if gap > _IDLE and 2 * sum(sizes[n] for n in order[:count]) <= sum(sizes[n] for n in order):
+                found = order[:count]
+        return found
 
     def _rows(self, node: NetworkNode) -> Iterator[tuple[str, str, int]]:
         """Yield each part of a concatenation with its layout inside the whole, and its offset in bytes."""

@@ -118,6 +118,19 @@ def test_a_whole_whose_part_is_read_later_is_not_overwritten() -> None:
     exact_network(b.model(b.conv(added, 64, 8, 3), b.conv(y, 32, 8, 3)))
 
 
+@pytest.mark.parametrize(("channels", "layers", "copies"), [(32, 18, ["part"]), (32, 3, []), (96, 18, [])])
+def test_an_early_part_is_copied_if_it_is_the_smaller_one(channels: int, layers: int, copies: list[str]) -> None:
+    """A long skip connection leaves the memory of the other part to the layers between."""
+
+    def skipped(b: NetworkBuilder, x: str) -> str:
+        y = first = b.conv(x, 32, channels, 3)
+        for _ in range(layers):
+            y = b.op("MaxPool", y, kernel_shape=[2, 2], pads=[0, 0, 1, 1])
+        return _after(b, b.op("Concat", first, b.conv(y, channels, 64, 1), axis=1), channels + 64)
+
+    assert _copied(_built(skipped)) == copies
+
+
 def test_a_part_may_have_another_shape_too() -> None:
     b = NetworkBuilder(6)
     x = b.input("x", 4, 32)
