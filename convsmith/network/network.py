@@ -12,7 +12,6 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.network.file import save_image
-from convsmith.network.graph import products_of
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.problem.problem import Problem
@@ -92,8 +91,8 @@ class Network:
         """
         steps = () if self._program is None else self._program.steps
         works = [(self._program.kernels[step.kernel].work, step) for step in steps if self._program is not None]
-        made = ((products_of(work)[:1], step.names) for work, step in works if not step.operand)
-        return [(problem, names) for own, names in made for problem in own]
+        made = (((work,) if isinstance(work, Problem) else work.products[:1], step) for work, step in works)
+        return [(problem, step.names) for own, step in made if not step.operand for problem in own]
 
     def run_on(self, addresses: Sequence[int], keep: object) -> None:
         """Run on row-major arrays at `addresses`, those of inputs and then of outputs; `keep` holds their memory."""
