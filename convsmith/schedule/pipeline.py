@@ -49,6 +49,7 @@ from convsmith.schedule.read import (
     stage_operands,
 )
 from convsmith.schedule.schedule import Schedule
+from convsmith.schedule.transposed_copies import lower_transposed
 
 
 class Surrounding(Protocol):
@@ -116,8 +117,8 @@ def split(s: Schedule, kernel: KernelParts) -> None:
     for k, r in reversed([*zip(kernel.parts, kernel.reads)]):
         cut_remainders(s, k, r)
         near = {n: order_near(s, x, k.machine) for n, x in r.near.items()}
-        source = None if r.source is None else cut_copy(s, k, r.source)
-        cut.append(with_fields(r, source=source, near=near))
+        source, turned = (None, None) if r.source is None else cut_copy(s, k, r.source)
+        cut.append(with_fields(r, source=source, near=near, turned=turned))
     kernel.reads = cut[::-1]
     if kernel.around is not None:
         kernel.around.cut(s)
@@ -135,6 +136,8 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
         pick_fragments(s, k, r.tile)
         if r.source is not None:
             vectorise_copy(s, k, r.source)
+        if r.turned is not None:
+            lower_transposed(s, r.turned, machine)
         for near in r.near.values():
             lower_near(s, near, machine)
 

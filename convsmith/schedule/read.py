@@ -38,7 +38,9 @@ from convsmith.schedule.order import TileLoops
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.thread_copies import load_registers, share_operands
+from convsmith.schedule.transposed_copies import TransposedTiles
 from convsmith.schedule.transposed_results import transposed_along
+from convsmith.schedule.turned_copies import turned_copy
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
 from convsmith.statement.views import IMAGES
@@ -67,6 +69,7 @@ class Reads:
     shared: Mapping[str, Copy] = field(default_factory=dict)
     loaded: tuple[tuple[Copy, Loop], ...] = ()
     near: Mapping[str, NearCopy] = field(default_factory=dict)
+    turned: TransposedTiles | None = None
 
     def name(self, operand: str) -> str:
         """Return the name under which the innermost loops read an operand."""
@@ -242,20 +245,22 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(rebase, nest.lane)
 
 
-def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
+def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> tuple[Copy, TransposedTiles | None]:
     """Split the loops of the copy of A at the borders of the image; return the copy with the loops that are to become
-    one of vectors, or with a loop over lanes.
+    one of vectors, or with a loop over lanes, or the tiles that an instruction transposes.
     """
     st, config, nest = k.columns, k.config, k.nest
     if has_windows(config):
         s.run(partition, window_borders(st, config, nest, source))
-        return replace(source, loops=source.loops[-len(window_dims(config)) :])
+        return replace(source, loops=source.loops[-len(window_dims(config)) :]), None
     if rows := _row_loops(st, config, nest, source):
         s.run(partition, source.loops[2:])
-        return replace(source, loops=rows)
+        return replace(source, loops=rows), None
+    if (tiles := turned_copy(s, k, source, 1)) is not None:
+        return replace(source, loops=(), lane=None), tiles
     vectors, lane = s.tile(source.loops[1], nest.lanes, "ol", ("copy", "copy"))
     s.run(partition, (*source.loops[2:], vectors))
-    return replace(source, loops=(), lane=lane)
+    return replace(source, loops=(), lane=lane), None
 
 
 
