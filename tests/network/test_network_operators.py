@@ -214,7 +214,7 @@ TRANSPOSED: dict[str, Operator] = {
     "to channels last": Transpose("f32", _IMAGES, (0, 1, 2, 3), ("abx", "axb")),
     "from channels last": Transpose("f32", _IMAGES, (0, 1, 2, 3), ("axb", "abx")),
     "of 3 channels": Transpose("f32", (1, 3, 5, 40), (0, 1, 2, 3), ("abx", "axb")),
-    "rows": Transpose("f32", (3, 19, 35), (0, 2, 1)),
+    "rows": Transpose("f32", (3, 19, 35), (0, 2, 1)), "rows of bytes": Transpose("u8", (3, 19, 35), (0, 2, 1)),
     "sums": Pointwise("f32", (_IMAGES, (1, 20, 1, 1)), "add", tags=("abx", "abx", "axb")),
     "quantised": Quantise("u8", _IMAGES, 1, 0, ("abx", "axb")),
 }

@@ -51,8 +51,8 @@ def finish(
 def _vectorise(s: KernelSchedule, lanes: Sequence[Loop], transposed: Mapping[Loop, Loop]) -> None:
     for lane, along in transposed.items():
         s.run(transpose_stores, along, lane, (along.extent, lane.extent))
-    if transposed:
-        pick_transpositions(s, s.lanes, s.machine)
+    for side in {lane.extent for lane in transposed}:
+        pick_transpositions(s, side, s.machine)
     left = s.loops()
     for lane in lanes:
         if lane in left or lane not in transposed:

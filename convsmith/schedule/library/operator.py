@@ -44,9 +44,10 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             continue
         if lane is None or not vectors:
             continue
-        if (read := _transposed_loop(s, st, around, lane)) is not None:
-            across, part = s.tile(read, s.lanes, "tv")
-            along, near = s.tile(lane, s.lanes, "ot")
+        side = _side(s, st)
+        if (read := _transposed_loop(s, st, around, lane, side)) is not None:
+            across, part = s.tile(read, side, "tv")
+            along, near = s.tile(lane, side, "ot")
             around[:] = [*(x for x in around if x is not read), across, along]
             s.reorder(*around, part, near)
             transposed[part] = near
@@ -117,12 +118,20 @@ def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
     return loop if reads and is_adjacent and [x.op for x in sums] == ["add"] else None
 
 
-def _transposed_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop) -> Loop | None:
-    """Return the loop of `around` along which all arrays that are read are adjacent or constant, while one of them is
-    scattered along `lane`; None if there is none, or the machine transposes no tiles of the result.
+def _side(s: KernelSchedule, st: Statement) -> int:
+    """Return the rows of the square tiles of the result that the machine transposes; 0 if there are none."""
+    sides = dict.fromkeys((s.lanes, s.machine.lanes(32)))
+    rows = () if s.machine.vectors.scalable else s.machine.transpositions
+    return next((n for n in sides if square_transposition(rows, st.c.dtype, n)), 0)
+
+
+def _transposed_loop(
+    s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop, side: int
+) -> Loop | None:  # fmt: skip
+    """Return the loop of `around`, of at least `side` iterations, along which all arrays that are read are adjacent or
+    constant, while one of them is scattered along `lane`; None if there is none, or no tiles are transposed.
     """
-    row = square_transposition(s.machine.transpositions, st.c.dtype, s.lanes)
-    if st.of("k") or row is None or s.machine.vectors.scalable:
+    if st.of("k") or not side:
         return None
     (nest,) = (x for x in loops_of(s.kernel.body) if x.var.name == lane.name)
     reads = [offset(x.buffer, x.index) for x in walk(nest.body) if isinstance(x, Load)]
@@ -133,7 +142,7 @@ def _transposed_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], l
     near = {as_index(0), as_index(1)}
     if steps(lane) <= near:
         return None
-    return next((x for x in reversed(around) if x.extent >= s.lanes and as_index(1) in steps(x) <= near), None)
+    return next((x for x in reversed(around) if x.extent >= side and as_index(1) in steps(x) <= near), None)
 
 
 def _sharing_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane: Loop) -> Loop | None:
