@@ -81,7 +81,7 @@ _ZEN5 = (
     ("prefetched_pixels", 5 << 19), ("waited", 0.5), ("copied_line", 1.5),
     ("memory_line", 10.0), ("memory_part", 40.0), ("memory_run", 30.0),
 )  # fmt: skip
-_ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.7))),)
+_ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.5))),)
 
 MICRO_ARCHITECTURES = (
     MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",), _ZEN),

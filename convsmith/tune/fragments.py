@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.tune.features import Section
+from convsmith.tune.tile_counts import TileCount
 
 
 def fragment_tiles(
@@ -61,17 +62,17 @@ def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
 
 
 def fragment_sections(
-    tiles: Sequence[tuple[int, int, float]], steps: int, unit: ProductShape, panels: Panels, kept: int,
+    tiles: Sequence[TileCount], steps: int, unit: ProductShape, panels: Panels, kept: int,
     is_loaded_by_row: bool,
 ) -> list[Section]:  # fmt: skip
-    """Return the sections of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
+    """Return the sections of ``tiles``, whose vectors are fragments along the channels.
 
     A fragment of pixels is one load, or ``is_loaded_by_row``. The first-level cache holds ``kept`` bytes: one tile
     of the operand that stays, all tiles of the other operand.
     """
     sections = []
-    usual = _height(tiles[0][0], unit.rows)
-    for pixels, wide, count in tiles:
+    usual = _height(tiles[0].pixels, unit.rows)
+    for pixels, wide, count, _ in tiles:
         high = -(-pixels // unit.rows)
         near = (
             (panels.source if panels.weights_stay else pixels * panels.pixel) <= kept,

@@ -16,12 +16,13 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
-from convsmith.tune.code_size import bytes_of_code, passes, splits
+from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.copies import copied, packed
 from convsmith.tune.far_lines import lines_of_memory, outpaces_prefetcher
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
+from convsmith.tune.tile_counts import TileCount, parts_inside, whole_tiles
 from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors
 
 LATE_LINES = 2.0
@@ -115,6 +116,7 @@ class Model(SharedFacts):
             return 0.0
         terms = self.lanes * self.unit.terms * self.of_single_taps
         products = prod(d.size for d in self.st.dims if d.kind != "k") * self.terms / terms
+        products *= prod(x.mean() / self.sizes[name] for name, x in self.inside.items())
         return products * self.target.prices[self.product]
 
     def features(self, loops: Loops, config: Config) -> Features:
@@ -151,42 +153,23 @@ class Model(SharedFacts):
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         if config.realise != "pad_copy" or self.unit.rows > 1:  # vectors multiply the copy's zeros of all classes
             steps = -(-steps // self.of_single_taps)
-        lanes = self.filled(lane)
-        total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
-        if along_k:
-            columns = splits(total, tile.get(self.n, 1))
-        else:
-            runs = (-(-n // lanes) for n in self.columns(loops, lane))
-            columns = [x for n in runs for x in splits(n, max(tile[lane] // lanes, 1))]
-        pixels = [(1, 1)]
-        rows = loops.of("m")
-        if loops.kinds[lane] == "m":
-            rows = [self.n, *(n for n in rows if n != lane and n in tile)]
-        for name in rows:
-            pixels = [(m * a, n * b) for m, n in pixels for a, b in splits(loops.extents[name], tile.get(name, 1))]
-        counted = {lane, *rows} | ({self.n} if along_k else set())
-        around: float = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
-        around *= prod(m for name, m in self.classes.items() if name not in self.st.reduce)
-        if (self.bordered(lane) or self.converts) and config.realise == "pad_copy":
-            around *= self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's zeros are multiplied
-        tiles = [(m, v, around * m_count * v_count) for m, m_count in pixels for v, v_count in columns]
+        tiles = whole_tiles(self, loops, config)
         if self.unit.rows > 1:
             panels = self.panels(loops, config)
             again = self.sums_kept(loops, config) - 1
             kept = target.l1.bytes // (2 if again else 1)  # both factors of a block are in a cache
             by_row = self.unit.file == target.vectors.name
             sections = fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
-            written = [(("write-back", self.written(lane, tile, m, m * v)),) for m, v, _ in tiles]
-            sections += [Section(count, causes) for causes, (_, _, count) in zip(written, tiles)]
-            fragments = sum(-(-m // self.unit.rows) * v * count for m, v, count in tiles)
+            written = [(("write-back", self.written(lane, tile, t.pixels, t.sums)),) for t in tiles]
+            sections += [Section(t.number, causes) for t, causes in zip(tiles, written)]
+            fragments = sum(-(-t.pixels // self.unit.rows) * t.vectors * t.number for t in tiles)
             moved = (("sums between blocks", (("fragment_move_far", 2 * fragments),)),)
             sections += [Section(again, moved)] * (again > 0)
             sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
-            passing = total if self.passes_channels(config) else max(v for v, _ in columns)
-            sections = self.vector_sections(loops, config, tiles, steps, passing, near)
+            sections = self.vector_sections(loops, config, tiles, steps, near)
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
-                moved = (("sums between blocks", (("l2", 2 * sum(m * v * count for m, v, count in tiles)),)),)
+                moved = (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),)
                 sections.append(Section(again, moved))
         sections += [Section(1, (("packing", events),)) for events in packed(self, config, loops.kinds[lane] == "m")]
         copy = copied(self, loops, config)
@@ -257,24 +240,18 @@ class Model(SharedFacts):
         return Panels(row, column, loops.extents[rows] * row, columns * column, stays)
 
     def vector_sections(
-        self, loops: Loops, config: Config, tiles: Sequence[tuple[int, int, float]], steps: int, passing: int,
-        near: bool = False,
-    ) -> list[Section]:  # fmt: skip
-        """Return the sections of register tiles, each given as (pixels, vectors of channels, number of such tiles).
-
-        ``steps`` is the number of steps of a sum; the weights of ``passing`` vectors are read between two tiles of the
-        same pixels.
-        """
+        self, loops: Loops, config: Config, tiles: Sequence[TileCount], steps: int, near: bool = False
+    ) -> list[Section]:
+        """Return the sections of register ``tiles``, whose sums have ``steps`` steps."""
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         kind, is_held = loops.kinds[lane], bool(config.staged("resident"))
         in_order = {view.name for view in self.st.factors} <= config.packed  # prefetchers follow packed data
         along_k, across = kind == "k", kind == "m"
-        weights = (
-            (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing)
-            * self.lanes
-            * steps
-            * self.weight_bytes
-        )
+        if self.passes_channels(config) and not config.staged_at("pack_at"):
+            passing = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.filled(lane))
+        else:
+            passing = max(t.vectors for t in tiles)
+        weights = passing * self.lanes * steps * self.weight_bytes
         read, each = "l1" if weights <= target.l1.kept else "l2", self.unit.vectors_of_weights(target)
         along_rows = across and self.along_rows(lane)
         if along_rows:
@@ -283,9 +260,9 @@ class Model(SharedFacts):
         if is_held:
             each = 0.0
         apart = self.src.get(Var(self.k), 1) if along_k else 1
-        pixel, parts = ("l1", float(apart)) if along_k else ("broadcast", 1.0)
+        pixel, apiece = ("l1", float(apart)) if along_k else ("broadcast", 1.0)
         if lane == self.batch:
-            pixel, parts = ("l1", 1.0) if self.src.get(Var(lane), 1) == 1 else ("lane_load", float(self.lanes))
+            pixel, apiece = ("l1", 1.0) if self.src.get(Var(lane), 1) == 1 else ("lane_load", float(self.lanes))
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
         turn = "turn" if is_held else "straight_call" if straight else "call"
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
@@ -295,7 +272,7 @@ class Model(SharedFacts):
             clash = False
             if lines := self.evicted_lines(loops, tile, lane):
                 first = self.first_of_taps(loops, tile)
-                pixel, parts, again = "l2", lines * first, 1 - first
+                pixel, apiece, again = "l2", lines * first, 1 - first
         shared = first_reads(loops, tile, self.src, lane)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         slowed: list[tuple[str, float]] = []
@@ -311,13 +288,13 @@ class Model(SharedFacts):
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
         sections = []
-        for m, v, count in tiles:
+        for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
-            loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * parts)]
+            loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
             if again:
                 loads.append(("l1", held * shared * again))
             if along_rows:
-                loads = [(read, v * rows * shared * each), (pixel, m // rows * parts)]
+                loads = [(read, v * rows * part * shared * each), (pixel, m // (rows * part) * apiece)]
             if config.realise == "indirection":
                 loads.append(("l1", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lines := self.lines_apart(loops, config, m):
@@ -340,6 +317,8 @@ class Model(SharedFacts):
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
                 sections.append(Section(count * steps, (("far memory", ((self.far_line, far),)),), slow))
+        for m, v, count, _ in tiles:
+            held = m * v
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
             finish += self.sums(held) if along_k else self.written(lane, tile, m, held)
             if turns:

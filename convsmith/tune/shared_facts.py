@@ -20,6 +20,7 @@ from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposes
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.borders import Presence, presence
 from convsmith.tune.code_size import operations
 from convsmith.tune.traffic import Traffic
 from convsmith.tune.windows import STRIDE, fraction_read
@@ -243,6 +244,13 @@ class SharedFacts:
     def reduction_classes(self) -> int:
         """Return the number of residue classes of reduction loops; each class of the result reads one of them."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
+
+    @cached_property
+    def inside(self) -> dict[str, Presence]:
+        """The pixels or taps of the result that each term of a sum finds inside the image, along loops that meet a
+        border.
+        """
+        return {} if self.phases or is_true(self.st.a.mask) else presence(self.st)
 
     @cached_property
     def of_single_taps(self) -> int:

@@ -218,8 +218,7 @@ class _Products:
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
-        absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the number of tiles at borders
-        self.around = _transforms(made, absent), _copies(made), _far(made, target), weights_read(made.product)
+        self.around = _transforms(made), _copies(made), _far(made, target), weights_read(made.product)
 
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""
@@ -248,8 +247,8 @@ def _tiles(
             yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))
 
 
-def _transforms(made: Winograd, absent: float) -> Section:
-    """Return the section of the transforms of source and result; ``absent`` is the ratio of tiles to those inside."""
+def _transforms(made: Winograd) -> Section:
+    """Return the section of the transforms of source and result."""
     loads, products = 0.0, 0.0
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
         codes = [getattr(x.codes, matrix) for x in made.axes]
@@ -263,7 +262,7 @@ def _transforms(made: Winograd, absent: float) -> Section:
             loads += lines * (code.inputs + 2 * len(code.results))
             products += lines * code.operations
     tiles, events = made.tasks * prod(x.block for x in made.axes), (("l1", loads), ("multiply_add", products))
-    return Section(tiles * absent, (("transforms", events),), (("transform", 1.0),))
+    return Section(tiles, (("transforms", events),), (("transform", 1.0),))
 
 
 def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:

@@ -1,0 +1,67 @@
+"""The register tiles of a config, counted by their sizes; and the parts of them that each term computes at borders."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
+from convsmith.tune.code_size import splits
+from convsmith.tune.shared_facts import SharedFacts
+
+__all__ = ["TileCount", "parts_inside", "whole_tiles"]
+
+
+class TileCount(NamedTuple):
+    """``number`` register tiles of ``pixels`` by ``vectors``, or parts of tiles with the fraction ``part`` of their
+    pixels.
+    """
+
+    pixels: int
+    vectors: int
+    number: float
+    part: float = 1.0
+
+    @property
+    def sums(self) -> int:
+        """The vectors of sums of a tile."""
+        return self.pixels * self.vectors
+
+
+def whole_tiles(facts: SharedFacts, loops: Loops, config: Config) -> list[TileCount]:
+    """Return the register tiles of a kernel of all groups and residue classes."""
+    return _tiles(facts, loops, config, cut=False)
+
+
+def parts_inside(facts: SharedFacts, loops: Loops, config: Config) -> list[TileCount]:
+    """Return the parts of register tiles that a step of a sum computes, in the mean of all taps. A tap leaves out the
+    pixels that it finds beyond a border, and vectors of such pixels alone.
+    """
+    return _tiles(facts, loops, config, cut=config.realise == "peel" and bool(facts.inside))
+
+
+def _tiles(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> list[TileCount]:
+    lane, tile, inside = config.lane, dict(config.tiles_at("register")), facts.inside if cut else {}
+    along_k, lanes = loops.kinds[lane] == "k", facts.filled(lane)
+    columns: list[tuple[int, float]]
+    if along_k:
+        columns = [*splits(loops.extents[facts.n], tile.get(facts.n, 1))]
+    else:
+        width, runs = max(tile[lane] // lanes, 1), (-(-n // lanes) for n in facts.columns(loops, lane))
+        parts = inside[lane].cut(width, lanes) if lane in inside else []
+        columns = [(n, number) for n, _, number in parts] or [x for n in runs for x in splits(n, width)]
+    rows = loops.of("m")
+    if loops.kinds[lane] == "m":
+        rows = [facts.n, *(n for n in rows if n != lane and n in tile)]
+    pixels: list[tuple[int, float, float]] = [(1, 1.0, 1.0)]
+    for name in rows:
+        size = tile.get(name, 1)
+        whole = [(n, n, float(count)) for n, count in splits(loops.extents[name], size)]
+        sizes = inside[name].cut(size) if name in inside else whole
+        pixels = [(m * n, a * b, part * n / of) for m, a, part in pixels for n, of, b in sizes]
+    counted = {lane, *rows} | ({facts.n} if along_k else set())
+    around: float = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
+    around *= prod(m for name, m in facts.classes.items() if name not in facts.st.reduce)
+    around *= prod(x.mean() / loops.extents[name] for name, x in inside.items() if name not in counted)
+    return [TileCount(m, v, around * a * b, part) for m, a, part in pixels for v, b in columns]
