@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 from convsmith.network.graph import Graph, IntegerConstant, NetworkNode, Work, result_of
 from convsmith.network.image import OUTSIDE, NetworkValue
+from convsmith.network.operators.move import Reshape
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
@@ -73,6 +75,20 @@ class GraphBuilder:
             self.name, tuple(self._inputs), tuple(outputs), nodes, self.constants, self.values, self.integers,
             self.small,
         )  # fmt: skip
+
+    def copy_constant(self, name: str) -> None:
+        """Add a node that copies a constant to the value of that name, which the network can return."""
+        value, held = self.value(name), self.fresh(name)
+        x = self.constants.pop(name)
+        self.constants[held] = _narrowed(name, x) if x.dtype in _NARROWED else x
+        if name in self.integers:
+            self.integers[held] = self.integers.pop(name)
+        self.nodes = [
+            replace(node, arguments={array: held if x == name else x for array, x in node.arguments.items()})
+            for node in self.nodes
+        ]
+        self.values[name] = value
+        self.nodes.append(NetworkNode(Reshape(value.type, prod(value.shape)), {"src": held}, name, (name,)))
 
     def value(self, name: str) -> NetworkValue:
         """Return a value by name. UsageError if no node before computes it, UnsupportedError for other data types."""

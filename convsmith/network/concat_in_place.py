@@ -15,7 +15,7 @@ from typing import NamedTuple
 from convsmith.layout.layout import Layout
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.image import NetworkValue
-from convsmith.network.layouts import FIRST, LAST, Layouts, same_memory, takes_any
+from convsmith.network.layouts import FIRST, LAST, Layouts, layout_of, same_memory, takes_any
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.problem.types import TYPES
@@ -99,7 +99,7 @@ class _PartsOfWholes:
         assert isinstance(node.work, Concat)
         whole, axis = self._graph.values[node.output], node.work.axis
         tag = self._tag(node, result_of(node.work).name, node.output)
-        strides = Layout.of_tag(tag, whole.shape).strides
+        strides = layout_of(whole.shape, tag).strides
         sizes = [shape[axis] for shape in node.work.shapes]
         for n, (start, shape) in enumerate(zip(accumulate(sizes, initial=0), node.work.shapes)):
             own = Layout.plain(shape, strides).tag()
@@ -133,7 +133,7 @@ class _PartsOfWholes:
 
 def _order(shape: tuple[int, ...], tag: str) -> list[int]:
     """Return the dims of several elements, outermost in memory first."""
-    strides = Layout.of_tag(tag, shape).strides
+    strides = layout_of(shape, tag).strides
     return sorted((n for n, size in enumerate(shape) if size > 1), key=lambda n: -strides[n])
 
 

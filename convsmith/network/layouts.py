@@ -15,7 +15,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp
 from convsmith.statement.operator import Operator
 
-__all__ = ["FIRST", "LAST", "Layouts", "is_image", "same_memory", "tagged", "takes_any", "with_layouts"]
+__all__ = ["FIRST", "LAST", "Layouts", "is_image", "layout_of", "same_memory", "tagged", "takes_any", "with_layouts"]
 
 FIRST, LAST = "abx", "axb"
 """The layout tags of arrays with channels first, which is row-major, and last."""
@@ -37,6 +37,11 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return 3 <= len(shape) <= 5
 
 
+def layout_of(shape: tuple[int, ...], tag: str) -> Layout:
+    """Return the layout of arrays of ``shape``; those of fewer than two dims have only one."""
+    return Layout.of_tag(tag if len(shape) > 1 else "a", shape or (1,))
+
+
 def same_memory(shape: tuple[int, ...], one: str, two: str) -> bool:
     """Return whether arrays of `shape` have the same memory in two layouts."""
     return one == two or _steps(shape, one) == _steps(shape, two)
@@ -44,12 +49,14 @@ def same_memory(shape: tuple[int, ...], one: str, two: str) -> bool:
 
 def _steps(shape: tuple[int, ...], tag: str) -> list[tuple[int, int]]:
     """Return the strides of the dims of several elements."""
-    layout = Layout.of_tag(tag, shape or (1,))
-    return [(n, stride) for n, (size, stride) in enumerate(zip(shape, layout.strides)) if size > 1]
+    strides = layout_of(shape, tag).strides
+    return [(n, stride) for n, (size, stride) in enumerate(zip(shape, strides)) if size > 1]
 
 
 def takes_any(work: Work, array: str, value: NetworkValue) -> bool:
     """Return whether an array of `work` takes any layout of its `value`; others are row-major."""
+    if isinstance(work, Conv) and array in ("wei", "bia"):
+        return False
     if isinstance(work, Matmul | Reshape) or (isinstance(work, Operator) and array not in work.free):
         return False
     return is_image(value.shape) and next(t.shape for t in work.tensors if t.name == array) == value.shape

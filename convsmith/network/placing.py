@@ -16,6 +16,7 @@ from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
+from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES
 from convsmith.statement.operator import Operator
 
@@ -61,6 +62,11 @@ def _nbytes(graph: Graph, name: str) -> int:
     return prod(value.shape) * TYPES[value.type].bits // 8
 
 
+def _is_alike(old: Tensor, new: Tensor) -> bool:
+    """Return whether elements of both arrays are at the same places in memory."""
+    return (old.dtype, old.shape, old.layout.strides) == (new.dtype, new.shape, new.layout.strides)
+
+
 class _Sets:
     """Values that share memory."""
 
@@ -93,12 +99,10 @@ class _Sets:
     def _replace(self, n: int, node: NetworkNode, work: Operator) -> None:
         """Let the result of an operator take the memory of a source that no later node reads, if there is one."""
         for t in work.inputs:
-            others = [x for array, x in node.arguments.items() if array != t.name]
-            is_alike = (t.dtype, t.shape, t.layout.strides) == (
-                work.result.dtype, work.result.shape, work.result.layout.strides,
-            )  # fmt: skip
-            if t.name in work.replaceable and is_alike and self._is_over(n, node.arguments[t.name], others):
-                if self._join(node.arguments[t.name], node.output):
+            if t.name in work.replaceable and _is_alike(t, work.result):
+                source = node.arguments[t.name]
+                others = [x for array, x in node.arguments.items() if array != t.name]
+                if self._is_over(n, source, others) and self._join(source, node.output):
                     return
 
     def _join(self, one: str, two: str) -> bool:
@@ -120,9 +124,10 @@ class _Sets:
                 continue
             addend = node.arguments[name]
             others = [x for array, x in node.arguments.items() if array != name]
-            old, new = next(t for t in node.work.tensors if t.name == name), result_of(node.work)
-            is_alike = (old.dtype, old.layout.strides) == (new.dtype, new.layout.strides)
-            if is_alike and self._is_over(n, addend, others) and self._join(addend, node.output):
+            old = next(t for t in node.work.tensors if t.name == name)
+            if not _is_alike(old, result_of(node.work)):
+                continue
+            if self._is_over(n, addend, others) and self._join(addend, node.output):
                 post_ops = tuple(SumPostOp() if k == position else x for k, x in enumerate(node.work.post_ops))  # type: ignore[union-attr]
                 arguments = {array: x for array, x in node.arguments.items() if array != name}
                 return replace(node, work=replace(node.work, post_ops=post_ops), arguments=arguments)  # type: ignore[type-var]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.runtime.arrays import Array
 
 __all__ = ["GraphReader", "ModelGraphNode", "read_graph"]
+
+_SMALL_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+"""Types of 16 bits, by numpy's names, in which a model may store values that kernels compute in f32."""
 
 
 def read_graph(source: str | os.PathLike[str] | bytes | Any, shapes: Shapes | None = None) -> Graph:
@@ -59,15 +63,30 @@ class GraphReader(GraphBuilder):
     """Reads a `model` node by node."""
 
     def __init__(self, model: OnnxModel) -> None:
-        constants = {t.name: array_of(model.name, t, model.package) for t in model.graph.initializer}
-        super().__init__(model.name, constants, (name for proto in model.graph.node for name in proto.output))
+        super().__init__(model.name, {}, (name for proto in model.graph.node for name in proto.output))
         self.model = model
         self._opsets: Sequence[Any] = list(model.proto.opset_import)
         """Versions of the operators of the nodes that are read."""
         self._types = {name: dtype for name, (dtype, _) in model.types.items()}
         """Types of values as ONNX states them."""
+        for t in model.graph.initializer:
+            self._hold(t.name, array_of(model.name, t, model.package))
         for name, (dtype, shape) in model.free_inputs.items():
-            self.input(name, dtype, shape)
+            self.input(name, np.dtype(np.float32) if str(dtype) in _SMALL_TYPES else dtype, shape)
+            self._keep_small(name)
+
+    def _hold(self, name: str, x: Array) -> None:
+        """Add a constant; floats of 16 bits are held in f32, in which kernels compute."""
+        if str(x.dtype) in _SMALL_TYPES:
+            self._types[name] = x.dtype
+            x = x.astype(np.float32)
+        self.constants[name] = x
+
+    def _keep_small(self, name: str) -> None:
+        """Note the type of 16 bits in which the model stores a value that is computed in f32."""
+        small = _SMALL_TYPES.get(str(self._types.get(name, "")))
+        if small and name in self.values and self.values[name].type == "f32":
+            self.small[name] = small
 
     def read(self) -> Graph:
         """Return the graph. UnsupportedError names the nodes that no kernel computes."""
@@ -84,6 +103,10 @@ class GraphReader(GraphBuilder):
         if wrong:
             raise unavailable(self.name, wrong, GRAPH_OPERATORS)
         outputs = tuple(x.name for x in self.model.graph.output)
+        for name in outputs:
+            if name in self.constants and name not in self.values:
+                self.copy_constant(name)
+                self._keep_small(name)
         return self.graph(outputs, {name: self.model.types[name][0] for name in outputs if name in self.model.types})
 
     def _read_any(self, proto: Any, name: str) -> None:
@@ -96,6 +119,8 @@ class GraphReader(GraphBuilder):
             for part in parts:
                 self._read(ModelGraphNode(part, self, name))
                 self._keep_types(part)
+                for output in part.output:
+                    self._keep_small(output)
 
     @contextmanager
     def _versions(self, opsets: Sequence[Any]) -> Iterator[None]:
@@ -132,6 +157,9 @@ class GraphReader(GraphBuilder):
             start, end = node.attribute("start", 0), node.attribute("end", len(sizes))
             self.constants[node.outputs[0]] = np.array(sizes[start:end], np.int64)
             return
+        if operator_of(node.proto) == "Size" and node.inputs[0] in self.values:
+            self.constants[node.outputs[0]] = np.array(prod(self.values[node.inputs[0]].shape), np.int64)
+            return
         is_constant = all(name in self.constants for name in node.inputs if name)
         behind = constant_integers(node) if is_constant else None
         if behind is not None:
@@ -141,18 +169,26 @@ class GraphReader(GraphBuilder):
             return
         found = self.computed(node, {x: self.constants[x] for x in node.inputs if x}) if is_constant else None
         if found is not None:
-            self.constants |= zip(node.outputs, found)
+            for name, x in zip(node.outputs, found):
+                self._hold(name, x)
         elif node.operator in GRAPH_OPERATORS and operator_of(node.proto):
-            GRAPH_OPERATORS[node.operator](node)
+            before = len(self.nodes)
+            try:
+                GRAPH_OPERATORS[node.operator](node)
+            except UnsupportedError as error:
+                del self.nodes[before:]
+                self._read_body(node, error)
         else:
-            self._read_body(node)
+            self._read_body(node, UnsupportedError(NO_KERNEL, code="operator"))
 
-    def _read_body(self, node: ModelGraphNode) -> None:
-        """Read the nodes by which ONNX states a node. UnsupportedError if there are none."""
+    def _read_body(self, node: ModelGraphNode, reason: UnsupportedError) -> None:
+        """Read the nodes by which ONNX states a node. Raises the ``reason`` why the node is not read itself if there
+        are none.
+        """
         is_known = operator_of(node.proto) != ""
         body = body_of(node.proto, self._opsets, self._type_of, self.fresh) if is_known else None
         if body is None:
-            raise UnsupportedError(NO_KERNEL, code="operator")
+            raise reason
         nodes, opsets = body
         with self._versions(opsets):
             for part in nodes:
@@ -162,7 +198,8 @@ class GraphReader(GraphBuilder):
         """Return the type of a value as ONNX states it."""
         helper = self.model.package.helper
         if name in self.constants:
-            dtype, shape = self.constants[name].dtype, self.constants[name].shape
+            shape = self.constants[name].shape
+            dtype = self._types.get(name, self.constants[name].dtype)
         else:
             value = self.value(name)
             dtype, shape = self._types.get(name, value.dtype), value.shape

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape
@@ -17,8 +17,10 @@ from convsmith.onnx.graph_node import GraphNode
 
 __all__ = ["CHOICES"]
 
-_TARGETS = {1: "f32", 2: "u8", 3: "s8", 6: "s32", 7: "s32", 9: "bool", 11: "f64"}
-"""Types by ONNX's numbers. Whole numbers of 64 bits are computed in 32, truth values are bytes of 0 and 1."""
+_TARGETS = {1: "f32", 2: "u8", 3: "s8", 6: "s32", 7: "s32", 9: "bool", 10: "f32", 11: "f64", 16: "f32"}
+"""Types by ONNX's numbers. Whole numbers of 64 bits are computed in 32, floats of 16 bits in f32, truth values are
+bytes of 0 and 1.
+"""
 
 
 def _compared(comparison: str, node: GraphNode) -> None:
@@ -53,6 +55,18 @@ def _where(node: GraphNode) -> None:
     shapes = (node.shape(0), node.shape(1), node.shape(2))
     arguments = dict(zip(("mask", "yes", "no"), node.inputs))
     node.add(ChooseByMask(node.any_type(1), shapes), arguments, _whole(*shapes))
+
+
+def _triangle(node: GraphNode) -> None:
+    """Add the choice of elements on one side of a diagonal by a constant mask; the others are 0."""
+    shape, diagonal = node.shape(), node.constant(1)
+    if len(shape) < 2:
+        raise UsageError(f"its input has the shape {shape}; legal are matrices, with batch dims", code="shape")
+    side = np.triu if node.attribute("upper", 1) else np.tril
+    mask = side(np.ones(shape[-2:], bool), 0 if diagonal is None else int(diagonal.reshape(-1)[0]))
+    zero = np.zeros((1,), node.reader.numpy_of(node.any_type()))
+    masks = {"mask": node.held(mask), "yes": node.inputs[0], "no": node.held(zero)}
+    node.add(ChooseByMask(node.any_type(), (mask.shape, shape, zero.shape)), masks, shape)
 
 
 def _cast(node: GraphNode) -> None:
@@ -101,6 +115,6 @@ CHOICES: dict[str, Callable[[GraphNode], None]] = {
     },
     "And": partial(_combined, "min"), "Or": partial(_combined, "max"), "Xor": partial(_compared, "ne"), "Not": _not,
     "IsNaN": _is_nan,
-    "Where": _where, "Cast": _cast, "Expand": _expand, "Tile": _tile,
+    "Where": _where, "Trilu": _triangle, "Cast": _cast, "Expand": _expand, "Tile": _tile,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -212,29 +212,21 @@ def _local_response_norm(w: _Nodes) -> None:
 
 
 def _unit_norm(w: _Nodes) -> None:
-    """Write the quotient by the sum of absolute values, or the root of the sum of squares."""
+    """Write the quotient by the sum of absolute values, or the root of the sum of squares; zeros remain zeros."""
     operator = {1: "ReduceL1", 2: "ReduceL2"}.get(w.given("p", 2), "")
     if not operator:
         raise UnsupportedError(f"p={w.given('p', 2)}; available are 1 and 2", code="attribute")
-    w.end("Div", w.input(0), w.op(operator, w.input(0), axes=[w.given("axis", -1)], keepdims=1))
+    norm = w.op(operator, w.input(0), w.held(np.array([w.given("axis", -1)])), keepdims=1)
+    zero, one = (w.op("CastLike", w.held(np.float32(x)), w.input(0)) for x in (0, 1))
+    w.end("Div", w.input(0), w.op("Where", w.op("Equal", norm, zero), one, norm))
 
 
 def _mean(w: _Nodes) -> None:
     w.end("Mul", w.op("Sum", *w.inputs), w.held(np.float32(1 / len(w.inputs))))
 
 
-def _triangle(w: _Nodes) -> None:
-    """Write the choice of elements by a constant mask."""
-    shape, upper = w.shape_of(w.input(0)), w.given("upper", 1)
-    if w.has(1):
-        raise UnsupportedError("it has a diagonal of a run; available is the main diagonal", code="constant")
-    mask = (np.triu if upper else np.tril)(np.ones(shape[-2:], bool))
-    zero = w.op("CastLike", w.held(np.float32(0)), w.input(0))
-    w.end("Where", w.held(mask), w.input(0), zero)
-
-
 _OF_ONNX: dict[str, Callable[[_Nodes], None]] = {
-    "LRN": _local_response_norm, "LpNormalization": _unit_norm, "Mean": _mean, "Trilu": _triangle,
+    "LRN": _local_response_norm, "LpNormalization": _unit_norm, "Mean": _mean,
     "SimplifiedLayerNormalization": _simple_norm,
 }  # fmt: skip
 _OF_MICROSOFT: dict[str, Callable[[_Nodes], None]] = {

@@ -154,14 +154,15 @@ def _regrouped(to_pixels: bool, node: GraphNode) -> None:
     n, c, h, w = shape
     if c % size**2 if to_pixels else h % size or w % size:
         raise UsageError(f"{shape} does not consist of whole blocks of {size}", code="shape")
+    is_depth_first = node.attribute("mode", "DCR") == "DCR"
     if to_pixels:
         c //= size**2
-        is_depth_first = node.attribute("mode", "DCR") == "DCR"
         split = (n, size, size, c, h, w) if is_depth_first else (n, c, size, size, h, w)
         axes = (0, 3, 4, 1, 5, 2) if is_depth_first else (0, 1, 4, 2, 5, 3)
         result = (n, c, h * size, w * size)
     else:
-        split, axes = (n, c, h // size, size, w // size, size), (0, 3, 5, 1, 2, 4)
+        split = (n, c, h // size, size, w // size, size)
+        axes = (0, 3, 5, 1, 2, 4) if is_depth_first else (0, 1, 3, 5, 2, 4)
         result = (n, c * size**2, h // size, w // size)
     apart = node.between(Reshape(t, prod(shape)), {"src": node.inputs[0]}, split)
     turned = node.between(Transpose(t, split, axes), {"src": apart})

@@ -53,8 +53,10 @@ def _reshaped(shape_of: Callable[[GraphNode], tuple[int, ...]], node: GraphNode)
 
 
 def _flattened(node: GraphNode) -> tuple[int, ...]:
-    axis = node.attribute("axis", 1) % (len(node.shape()) + 1)
-    return prod(node.shape()[:axis]), prod(node.shape()[axis:])
+    shape, axis = node.shape(), node.attribute("axis", 1)
+    if axis != len(shape):  # all axes may be rows
+        (axis,) = _axes([axis], len(shape))
+    return prod(shape[:axis]), prod(shape[axis:])
 
 
 def _as_given(node: GraphNode) -> tuple[int, ...]:
@@ -85,6 +87,16 @@ def _unsqueezed(node: GraphNode) -> tuple[int, ...]:
 
 
 def _same(node: GraphNode) -> tuple[int, ...]:
+    return node.shape()
+
+
+def _dropped(node: GraphNode) -> tuple[int, ...]:
+    training = node.constant(2)
+    ratio = node.constant(1) if training is not None and training.any() else np.zeros(())
+    if ratio is None or ratio.any():
+        raise UnsupportedError("training_mode=1 drops elements at random; available is inference", code="training")
+    if len(node.outputs) > 1 and node.outputs[1]:
+        node.reader.constants[node.outputs[1]] = np.ones(node.shape(), bool)
     return node.shape()
 
 
@@ -323,7 +335,7 @@ def _converted(to_bytes: bool, node: GraphNode) -> None:
 MOVES: dict[str, Callable[[GraphNode], None]] = {
     "Flatten": partial(_reshaped, _flattened), "Reshape": partial(_reshaped, _as_given),
     "Squeeze": partial(_reshaped, _squeezed), "Unsqueeze": partial(_reshaped, _unsqueezed),
-    "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _same),
+    "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _dropped),
     "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Split": _split, "Pad": _pad,
     "Resize": _resize, "Upsample": _resize,
     "ReduceMean": partial(_reduced, "mean"), "ReduceSum": partial(_reduced, "sum"),

@@ -13,6 +13,7 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.transposed import deconvolution_weights
+from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
 from convsmith.onnx.calls import conv_transpose_problem
@@ -42,12 +43,15 @@ def _window(node: GraphNode) -> OnnxWindow:
 
 
 def _conv(node: GraphNode) -> None:
-    weights, bias, t = node.constant(1), node.constant(2), node.type()
-    assert weights is not None
-    options = {"dt": (t, t, t), **({} if bias is None else {"dir": "FWD_B", "bia_dt": t})}
-    problem = convolution(OperandNames("X", "W"), node.shape(), weights.shape, _window(node), **options)
-    arguments = {"src": node.inputs[0], "wei": node.moved(1, lambda x: x.reshape(problem.wei_shape))}
-    node.add(problem, arguments if bias is None else {**arguments, "bia": node.inputs[2]})
+    t = node.type()
+    options = {"dt": (t, t, t), **({"dir": "FWD_B", "bia_dt": t} if node.has(2) else {})}
+    problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), **options)
+    if node.inputs[1] in node.reader.constants:
+        weights = node.moved(1, lambda x: x.reshape(problem.wei_shape))
+    else:
+        weights = node.between(Reshape(t, prod(problem.wei_shape)), {"src": node.inputs[1]}, problem.wei_shape)
+    arguments = {"src": node.inputs[0], "wei": weights}
+    node.add(problem, {**arguments, "bia": node.inputs[2]} if node.has(2) else arguments)
 
 
 def _conv_transpose(node: GraphNode) -> None:
@@ -65,35 +69,61 @@ def _conv_transpose(node: GraphNode) -> None:
 
 
 def _gemm(node: GraphNode) -> None:
-    t, alpha, beta = node.type(), node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
-    weights: Any = node.constant(1)
-    bias: Any = node.constant(2)
-    if weights is None or weights.ndim != 2 or len(node.shape()) != 2 or node.attribute("transA", 0):
-        raise UnsupportedError("available are products of a matrix, not transposed, with constants", code="product")
+    """Add alpha * a @ b + beta * c, of matrices that may be transposed. Constants are multiplied now."""
+    t, constants = node.type(), node.reader.constants
+    a, b = (_turned(node, n, name) for n, name in ((0, "transA"), (1, "transB")))
+    shapes = node.reader.value(a).shape, node.reader.value(b).shape
+    alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    if b in constants and alpha != 1:
+        held: Any = constants[b]
+        b, alpha = node.held(held * held.dtype.type(alpha)), 1.0
+    result = (shapes[0][0], shapes[1][1])
+    steps: list[tuple[Pointwise, dict[str, str]]] = []
+    if alpha != 1:
+        steps.append((Pointwise(t, (result,), "", (Eltwise("linear", alpha),)), {}))
+    if node.has(2):
+        other = node.inputs[2]
+        if other in constants:
+            bias: Any = constants[other]
+            other = node.held((bias * bias.dtype.type(beta)).reshape((1,) * (2 - bias.ndim) + bias.shape))
+        elif beta != 1:
+            scaled = Pointwise(t, (node.shape(2),), "", (Eltwise("linear", beta),))
+            other = node.between(scaled, {"src_0": other}, node.shape(2))
+        steps.append((Pointwise(t, (result, node.reader.value(other).shape), "add"), {"src_1": other}))
+    name = (node.between if steps else node.add)(_product(t, *shapes), {"src": a, "wei": b})
+    for n, (work, others) in enumerate(steps):
+        put = node.between if n + 1 < len(steps) else node.add
+        name = put(work, {"src_0": name, **others})
 
-    def turned(x: Any) -> Any:
-        return np.ascontiguousarray(x.T if node.attribute("transB", 0) else x)
 
-    factor = weights.dtype.type(alpha)
-    name = node.moved(1, turned) if factor == 1 else node.held(turned(weights) * factor)
-    weights = node.reader.value(name)
-    shape, arguments = (node.shape()[0], weights.shape[1]), {"src": node.inputs[0], "wei": name}
-    if bias is None:
-        node.add(_product(t, node.shape(), weights.shape), arguments)
-        return
-    other = node.held((bias * bias.dtype.type(beta)).reshape((1,) * (2 - bias.ndim) + bias.shape))
-    sums = node.between(_product(t, node.shape(), weights.shape), arguments)
-    node.add(Pointwise(t, (shape, node.reader.value(other).shape), "add"), {"src_0": sums, "src_1": other})
+def _turned(node: GraphNode, n: int, attribute: str) -> str:
+    """Return the name of the matrix that is input `n`, transposed if the attribute says so."""
+    shape = node.shape(n)
+    if len(shape) != 2:
+        raise UsageError(f"input {n} has the shape {shape}; legal are matrices", code="shape")
+    if not node.attribute(attribute, 0):
+        return node.inputs[n]
+    if node.inputs[n] in node.reader.constants:
+        return node.moved(n, lambda x: np.ascontiguousarray(x.T))
+    return node.between(Transpose(node.type(), shape, (1, 0)), {"src": node.inputs[n]})
 
 
 def _matmul(node: GraphNode) -> None:
     a, b, t = node.shape(0), node.shape(1), node.type()
-    if len(a) < 2 or len(b) < 2:
-        raise UnsupportedError(f"shapes are {a} and {b}; available are matrices, with batch dims", code="product")
+    if not a or not b:
+        raise UsageError(f"shapes are {a} and {b}; legal are vectors and matrices, with batch dims", code="product")
+    is_row, is_column = len(a) == 1, len(b) == 1
+    arguments = {"src": node.inputs[0], "wei": node.inputs[1]}
+    if is_row:
+        a = (1, *a)
+        arguments["src"] = node.between(Reshape(t, prod(a)), {"src": node.inputs[0]}, a)
+    if is_column:
+        b = (*b, 1)
+        arguments["wei"] = node.between(Reshape(t, prod(b)), {"src": node.inputs[1]}, b)
     if a[-1] != b[-2]:
         raise UsageError(f"shapes are {a} and {b}; legal are matrices with as many rows as the first has columns")
-    result = (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
-    arguments = {"src": node.inputs[0], "wei": node.inputs[1]}
+    rows, columns = () if is_row else a[-2:-1], () if is_column else b[-1:]
+    result = (*np.broadcast_shapes(a[:-2], b[:-2]), *rows, *columns)
     if prod(b[:-2]) == 1:
         node.add(_product(t, (prod(a[:-1]), a[-1]), b[-2:]), arguments, result)
         return
@@ -191,6 +221,8 @@ def _gelu(node: GraphNode) -> None:
 def _binary(alg: str, node: GraphNode) -> None:
     """Add an operator on two values, or on any number of them from left to right."""
     name, shape = node.inputs[0], node.shape()
+    if len(node.inputs) == 1:
+        node.add(Reshape(node.any_type(), prod(shape)), {"src": name}, shape)
     for n in range(1, len(node.inputs)):
         other = node.inputs[n]
         first, second = (name, shape), (other, node.shape(n))

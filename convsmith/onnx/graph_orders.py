@@ -149,13 +149,14 @@ def _sign(node: GraphNode) -> None:
 
 
 def _is_infinite(node: GraphNode) -> None:
-    """Add whether elements are infinite."""
-    shape, t = node.shape(), node.type()
-    if not (node.attribute("detect_negative", 1) and node.attribute("detect_positive", 1)):
-        raise UnsupportedError("it detects infinities of one sign; available are both", code="attribute")
-    size = node.between(Pointwise(t, (shape,), "", (Eltwise("abs"),)), {"src_0": node.inputs[0]}, shape)
-    bound = node.held(np.full((1,), inf, node.reader.numpy_of(t)))
-    node.add(Compare(t, (shape, (1,)), "eq"), {"src_0": size, "src_1": bound}, shape)
+    """Add whether elements are infinite, of one sign or of either."""
+    shape, t, x = node.shape(), node.type(), node.inputs[0]
+    signs = [sign for sign in ("positive", "negative") if node.attribute(f"detect_{sign}", 1)]
+    if len(signs) == 2:
+        x = node.between(Pointwise(t, (shape,), "", (Eltwise("abs"),)), {"src_0": x}, shape)
+    wanted = {"positive": inf, "negative": -inf}[signs[0]] if signs else np.nan  # no element equals NaN
+    bound = node.held(np.full((1,), wanted, node.reader.numpy_of(t)))
+    node.add(Compare(t, (shape, (1,)), "eq"), {"src_0": x, "src_1": bound}, shape)
 
 
 def _log_of_sum(node: GraphNode) -> None:

@@ -187,9 +187,10 @@ def with_near_channels(model: Model, loops: Loops, config: Config) -> Iterator[C
     """
     if config.lane != model.batch or not model.st.constant or model.src.get(Var(model.batch)) != 1 or model.phases:
         return
-    if config.staged("resident"):
+    along = [n for n in loops.of("m") if loops.axes[n]]
+    if config.staged("resident") or not along:
         return
-    row = model.dims[[n for n in loops.of("m") if loops.axes[n]][-1]][-1]
+    row = model.dims[along[-1]][-1]
     line = model.target.l1.line // model.bytes
     sizes = {**{n: 1 for n in model.sizes}, **dict(config.tiles_at("register")), config.lane: line}
     sizes |= {n: model.sizes[n] for n in (*model.st.reduce, row)}

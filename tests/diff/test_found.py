@@ -40,6 +40,7 @@ FOUND = {
         "--lane=oc --k_step=ic:4 --pack=",
     ),
     "one-term": ("--matmul --dt=u8:s8:s32 7x1:1x20", ""),
+    "batch-of-products-of-one-number": ("--matmul 1x17x1x1:1x17x1x1", ""),
     "scale-of-one-group": ("--dir=BWD_D --dt=s32:s8:u8 --attr-scales=wei:common:0.5 mb1ic5iw4oc7ow4kw3pw1", ""),
     "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),
     "weights-held-and-a-long-epilogue": (
