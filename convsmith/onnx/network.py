@@ -23,6 +23,7 @@ from convsmith.network.small_floats import check_dtype
 from convsmith.network.weights import PackedWeights
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes, model_proto, open_dims
+from convsmith.runtime.arrays import Array
 
 if TYPE_CHECKING:
     from convsmith.network.export import ExportedNetwork
@@ -133,7 +134,6 @@ def export_for(
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.exporter.target import export_machine
-        from convsmith.network.c_texts import sample
         from convsmith.network.export import export_program
         from convsmith.network.levels import check_levels, export_levels
         from convsmith.network.web import WEIGHTS_PLACES, export_web
@@ -141,9 +141,8 @@ def export_for(
     if "," in target and weights is None:
         machines = [export_machine(one) for one in target.split(",")]
         check_levels(machines)
-        samples = network_of(graph, 1).run({x.name: sample(x.shape, x.type) for x in graph.inputs})
         programs = [program_of(graph, thread_count(threads), one) for one in machines]
-        return export_levels(programs, directory, name, samples)
+        return export_levels(programs, directory, name, _samples(graph))
     machine = export_machine(target)
     if machine.device is not None:
         raise UnsupportedError(f"a network for {machine.name}; available are CPUs and WebAssembly", code="target")
@@ -152,12 +151,21 @@ def export_for(
         raise UsageError(
             f"weights {weights}: in a library of C for {machine.name} they are always inside", code="bad-option"
         )
-    samples = network_of(graph, 1).run({x.name: sample(x.shape, x.type) for x in graph.inputs})
+    samples = _samples(graph)
     if makes_modules:
         program = program_of(graph, threads or 1, machine)
         return export_web(program, directory, name, samples, weights or WEIGHTS_PLACES[0])
     program = program_of(graph, thread_count(threads), machine)
     return export_program(program, directory, name, samples)
+
+
+def _samples(graph: Graph) -> dict[str, Array]:
+    """Return the outputs of the kernels of this machine for the inputs of examples."""
+    with import_lock:
+        from convsmith.network.c_texts import sample
+
+    net = network_of(graph, 1)
+    return net.run({x.name: sample(x.shape, x.type) for x in net.image.inputs})
 
 
 def network_of(

@@ -199,7 +199,7 @@ def _drawn(seed: int) -> Any:
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(300))
 def test_random_graphs_compute_the_same_numbers(seed: int) -> None:
-    """Whole numbers below 2**24 make sums exact; larger ones are compared in the accuracy of f32."""
+    """Operands are whole numbers. Sums are exact below 2**24, but for those of Winograd's transforms."""
     model = _drawn(seed)
     if model is None:
         return
@@ -210,7 +210,4 @@ def test_random_graphs_compute_the_same_numbers(seed: int) -> None:
     results = net.run(arrays)
     for name, y in zip(net.outputs, expected):
         assert results[name].shape == y.shape
-        if np.abs(y).max(initial=0) < 1 << 20:
-            np.testing.assert_array_equal(results[name], y, err_msg=name)
-        else:
-            assert np.abs(results[name] - y).max() <= 1e-5 * np.abs(y).max(), name
+        assert np.abs(results[name] - y).max(initial=0) <= 1e-5 * np.abs(y).max(initial=0), name
