@@ -230,7 +230,7 @@ def test_attention_may_stay_with_pytorch() -> None:
 
 def test_what_pytorch_keeps_has_a_reason() -> None:
     class Own(nn.Module):
-        """A convolution whose weights the network computes."""
+        """A deconvolution whose weights the network computes."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -238,7 +238,7 @@ def test_what_pytorch_keeps_has_a_reason() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             y = self.conv(x)
-            return functional.conv2d(y, y.mean((0, 2, 3)).reshape(1, 3, 1, 1))
+            return functional.conv_transpose2d(y, y.mean((0, 2, 3)).reshape(3, 1, 1, 1))
 
     model, x = exact(Own()), whole(1, 3, 4, 4)
     made, _ = made_of(model, x)
