@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from ml_dtypes import finfo
 
 from convsmith.diag.record import record
 from convsmith.network.graph import Graph, NetworkNode
-from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.runtime.arrays import Array, numpy_dtype
@@ -18,8 +16,8 @@ __all__ = ["OutputVerdict", "compared", "reference_outputs", "tolerance"]
 
 _TOLERANCE = 1e-5
 """Largest error of an element, as a part of the largest element of an output."""
-_ROUNDINGS = 4
-"""Largest error of models that store values in small types, in distances of adjacent numbers from 1."""
+_SMALL = {"f16": 2**-8, "bf16": 2**-5}
+"""Largest errors of models that store values in small types: four distances of adjacent numbers from 1."""
 
 
 @record(frozen=True)
@@ -40,9 +38,7 @@ def tolerance(types: Iterable[str]) -> float:
     """Return the largest error of an element that is right, as a part of the largest element of an output, of a network
     that stores values in some types.
     """
-    small = [x for x in types if x in SMALL_FLOATS]
-    steps = [float(finfo(numpy_dtype(x)).eps) for x in small]  # type: ignore[no-untyped-call]
-    return max([_TOLERANCE, *(_ROUNDINGS * step for step in steps)])
+    return max([_TOLERANCE, *(_SMALL[x] for x in types if x in _SMALL)])
 
 
 def compared(
