@@ -1,8 +1,7 @@
-"""Arguments of a kernel derived from a problem's tensors, and the identity of a packing."""
+"""Arguments of a kernel derived from a problem's tensors."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Argument, Role
@@ -11,9 +10,8 @@ from convsmith.problem.tensor import Tensor
 
 if TYPE_CHECKING:
     from convsmith.ir.buffer import Buffer
-    from convsmith.ir.stmt import Kernel
 
-__all__ = ["argument_of", "buffer_argument", "packing_identity", "zero_argument"]
+__all__ = ["argument_of", "buffer_argument", "zero_argument"]
 
 
 def argument_of(tensor: Tensor) -> Argument:
@@ -34,8 +32,3 @@ def zero_argument(zero: Buffer, of: str, points: str) -> Argument:
     """Return the argument for the zero buffer of the tensor `of`, which holds its zero `points`, if it has any."""
     layout = Layout(zero.shape, zero.blocks)
     return Argument(zero.name, "zero", zero.dtype.name, zero.shape, layout.tag(), zero.size, of=of, recipe=points)
-
-
-def packing_identity(pack: Kernel) -> str:
-    """Return a hash of a packing kernel; equal hashes imply equal packed weights."""
-    return hashlib.sha256(str(pack).encode()).hexdigest()[:16]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
 from convsmith.codegen.barriers import needed_by
-from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
+from convsmith.compiler.arguments import argument_of, buffer_argument, zero_argument
+from convsmith.compiler.packing_identity import packing_identity
 from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Kernel

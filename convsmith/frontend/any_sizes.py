@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.dynamic import at_call, given_tensor, requirements
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
@@ -36,8 +36,9 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.resident import ResidentCall
+from convsmith.schedule.call_variants import config_of_call, may_read_through_table
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import check_dynamic, is_padded, serves_unpadded, symbolic_dims
+from convsmith.schedule.dynamic import check_dynamic, symbolic_dims
 from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.compile import compile_problem
 from convsmith.tune.device import device_config
@@ -102,36 +103,40 @@ class AnySizes:
     given: Config | None = None
 
     @cached_property
-    def _padded(self) -> Artifact:
-        """The code for calls with pads, where that of other calls reads no pixel beyond the source."""
-        config = Config.parse(self.artifact.config)
-        # Sums of weights over the taps that are there depend on sizes, unless stored values are in the others' place.
-        # Only a source whose pixels are read where they are is fetched ahead.
-        packed = {*config.staged("pack")}
-        ahead = config.staged("stream"), config.staged("fetch")
-        stream, fetch = (tuple(n for n in own if n in packed) for own in ahead)
-        realise = "mask" if config.offsets == "each" else "indirection"
-        config = config.changed(realise=realise, stream=stream, fetch=fetch)
-        return compile_problem(self.problem, target=self.target, config=config, requirements=self.sizes)
+    def _variants(self) -> dict[Config, Artifact]:
+        """The code under each config that has served a call."""
+        return {Config.parse(self.artifact.config): self.artifact}
+
+    def _code(self, config: Config) -> Artifact:
+        """Return the code under ``config``, whose packed weights are those of the artifact."""
+        if config not in self._variants:
+            made = compile_problem(self.problem, target=self.target, config=config, requirements=self.sizes)
+            self._variants[config] = made
+        return self._variants[config]
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of packed operands, which all variants read."""
+        reads = may_read_through_table(self.problem, Config.parse(self.artifact.config))
+        return {"wei": FINITE, **self.artifact.limits} if reads else self.artifact.limits
 
     def at(self, q: Problem, load: Load, library: LoadedCode) -> HostKernel:
         """Return the kernel at the sizes of the problem ``q`` of a call; `library` is the code of the artifact."""
         if has_empty_tensor(q):
             return empty_kernel(q, self.artifact, library)
-        threads = Config.parse(self.artifact.config).threads
+        config = Config.parse(self.artifact.config)
+        threads = config.threads
         if self.target.device is None:
             fallback = partial(_of_these_sizes, q, self.target, threads, load)
-            own = self.artifact
-            if isinstance(q, Conv) and is_padded(q) and serves_unpadded(q, Config.parse(own.config)):
-                own = self._padded
+            own = self._code(config_of_call(q, config, self.target)) if isinstance(q, Conv) else self.artifact
             artifact = at_call(own, q)
             if own is not self.artifact:
                 return HostKernel(artifact, fallback, load(artifact))
             # An emulator copies the arrays that the entries describe; code of this process is told sizes by the block.
             return HostKernel(artifact, fallback, library if load is library_of else load(artifact))
-        config = self.given or _device_config(q, self.target)
-        artifact = compile_problem(q, target=self.target, config=config, threads=threads)
-        return host_kernel(q, self.target, config, artifact, load)
+        given = self.given or _device_config(q, self.target)
+        artifact = compile_problem(q, target=self.target, config=given, threads=threads)
+        return host_kernel(q, self.target, given, artifact, load)
 
 
 def _of_these_sizes(q: Problem, target: Machine, threads: int, load: Load) -> HostKernel:
@@ -165,7 +170,7 @@ class KernelsBySize:
     def __init__(self, of: AnySizes, load: Load) -> None:
         library = load(of.artifact)
         self._problem, self._deciding = of.problem, deciding(of.problem)
-        self._packing = HostKernel(of.artifact, library=library)
+        self._packing, self._limits = HostKernel(of.artifact, library=library), of.limits
         self._pads: Pads | None = None
 
         # A bound method would keep its kernel, which holds the table, until the garbage collector finds the cycle.
@@ -230,7 +235,7 @@ class KernelsBySize:
     ) -> Packed:
         """Return packed weights, with the bias if the problem has one, for any number of calls of any shape."""
         checked, _ = self._packing.border.check_operand(operand, bias)
-        for limit in self._packing.artifact.limits.values():
+        for limit in self._limits.values():
             _require_within("weights", checked, limit)
         return self._packing.pack(operand, bias, warns=warns)
 
@@ -241,7 +246,7 @@ class KernelsBySize:
 
     def pack_each(self, operands: Mapping[str, Array]) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run` of any shape."""
-        for name, limit in self._packing.artifact.limits.items():
+        for name, limit in self._limits.items():
             if name in operands:
                 _require_within(name, self._packing.border.specs[name].check(operands[name], name), limit)
         return self._packing.pack_each(operands)

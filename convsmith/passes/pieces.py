@@ -29,16 +29,20 @@ from convsmith.passes.scope import require_loops, require_no_effects, with_body
 class _Piece(Rewriter):
     """Runs the vectors and lanes of a tile a constant number of times, from a position within the tile on.
 
-    The piece has its own registers; memory accesses, and conditions on them, are shifted.
+    The piece has its own registers; memory accesses, and conditions on them, are shifted. Loops over the taps
+    ``serial`` are not unrolled.
     """
 
-    def __init__(self, counts: dict[str, int], moved: dict[Var, Index]) -> None:
+    def __init__(self, counts: dict[str, int], moved: dict[Var, Index], serial: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.counts = counts
+        self.counts, self.serial = counts, serial
         self.memory = Substitute(moved)
 
     def visit_For(self, loop: For) -> Stmt:
         count = self.counts.get(loop.var.name)
+        if loop.var.name in self.serial:
+            tap = Var(border_name(loop.var.name))
+            return For(tap, loop.lo, loop.hi, self.stmt(Substitute({loop.var: tap}).stmt(loop.body)), "serial")
         body = self.stmt(loop.body)
         if count is None:
             return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
@@ -66,10 +70,11 @@ class _Piece(Rewriter):
 class _Pieces(Rewriter):
     def __init__(
         self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool,
-        again: bool,
+        again: bool, borders: tuple[str, ...] | None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.whole, self.again = whole, again
+        self.whole, self.again, self.borders = whole, again, borders
+        self.apart = again and not vector
         self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
 
@@ -77,16 +82,39 @@ class _Pieces(Rewriter):
         if loop.var.name != self.outer or loop.hi.is_const:
             return self._For(loop)
         length = _undone(loop.hi, self.size)
-        inner = _Inner(self, loop.var, loop.body) if self.again else None
-        if inner is None or not inner.conditions:
-            return self.tiles(loop, loop.body, length, as_index(0))
-        low, high = inner.bounds(length)
-        borders = []
-        for name, start, stop in (("b", as_index(0), low), ("e", high, length)):
-            place = Var(f"{loop.var}.{name}")
-            body = _Piece(self.counts(1), self.at(loop.var, place)).stmt(loop.body)
-            borders.append(For(place, start, stop, body, loop.kind))
-        return block(borders[0], self.tiles(loop, inner.stmt(loop.body), high - low, low), borders[1])
+        inner = None if self.borders is None else _Inner(self, loop.var, loop.body)
+        low, high, body, bordered = as_index(0), length, loop.body, inner is not None and bool(inner.conditions)
+        if inner is not None and bordered:
+            (low, high), body = inner.bounds(length), inner.stmt(loop.body)
+        if self.apart:
+            tiles, end = self.equal_tiles(loop, body, low, high)
+            return block(self.one_by_one(loop, "b", as_index(0), low), tiles, self.one_by_one(loop, "e", end, length))
+        if not bordered:
+            return self.tiles(loop, body, length, as_index(0))
+        tiles = self.tiles(loop, body, high - low, low)
+        return block(self.one_by_one(loop, "b", as_index(0), low), tiles, self.one_by_one(loop, "e", high, length))
+
+    def one_by_one(self, loop: For, name: str, start: Index, stop: Index) -> Stmt:
+        """Return the iterations from ``start`` to ``stop`` of the tiled ``loop`` one by one; none if these are equal.
+        """
+        if start is stop:
+            return block()
+        place = Var(f"{loop.var}.{name}")
+        body = _Piece(self.counts(1), self.at(loop.var, place), self.borders or ()).stmt(loop.body)
+        return For(place, start, stop, body, loop.kind)
+
+    def equal_tiles(self, loop: For, body: Stmt, low: Index, high: Index) -> tuple[Stmt, Index]:
+        """Return the loop over whole tiles of ``body`` from ``low`` to ``high``, and the end of these tiles. The last
+        one overlaps the one before if iterations may run again, and there is none if a tile is longer than the loop.
+        """
+        length = high - low
+        count, place = floordiv(length, self.size), loop.var * self.size
+        if not _reads_own(body):
+            count = product(minimum(count, 1), floordiv(length + (self.size - 1), self.size))
+            place = minimum(place, length - self.size)
+        moved = {loop.var: as_index(0), **{each: each + place + low for each in self.each}}
+        tile = _Piece(self.counts(self.size), moved).stmt(body)
+        return For(loop.var, as_index(0), count, tile, loop.kind), low + minimum(product(count, self.size), length)
 
     def at(self, outer: Var, place: Index) -> dict[Var, Index]:
         """Return what replaces the variables of a tile so that its first iteration is the one at ``place``."""
@@ -142,7 +170,7 @@ class _Inner(Rewriter):
 
     def __init__(self, tile: _Pieces, outer: Var, body: Stmt) -> None:
         super().__init__()
-        (self.lane,) = tile.each
+        self.lane, *_ = tile.each
         self.places = {outer, tile.vector, self.lane}
         self.ranges = {x.var: (x.lo.const, x.hi.const - 1) for x in loops_of(body) if x.lo.is_const and x.hi.is_const}
         inside = [*statements_of(body)]
@@ -202,17 +230,25 @@ def _undone(hi: Index, size: int) -> Index:
     return num - (size - 1)
 
 
+def border_name(loop: str) -> str:
+    """Return the name of the ``loop`` over taps in iterations whose taps are not all there."""
+    return f"{loop}.b"
+
+
 @stages(*LOOPS)
 def pieces(
     kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
-    whole: bool = False, again: bool = False,
+    whole: bool = False, again: bool = False, borders: tuple[str, ...] | None = None,
 ) -> Kernel:  # fmt: skip
     """Split a tiled loop whose length is a size of the kernel, so that loops over vectors and lanes have constant ends.
 
     ``outer`` counts tiles, ``vector`` counts vectors in a tile (or is empty), ``lane`` and ``others`` count lanes.
     ``sizes`` are the sizes of a tile, of the subtiles of the remainder, and of a vector. ``whole`` keeps one loop, with
     conditions inside. If iterations may run ``again``, because no array is read and written, a last part of a vector is
-    the last whole vector, unless the loop is shorter than one.
+    the last whole vector, unless the loop is shorter than one; without a ``vector``, the last tile is a whole one too,
+    and a loop that is shorter than a tile runs one by one. With ``borders``, iterations run one by one before the
+    first and after the last of those for which all conditions on their position hold, and the others drop these;
+    ``borders`` are the loops over taps that are unrolled for the others alone, and `border_name` is their name there.
 
     Before::
 
@@ -256,4 +292,4 @@ def pieces(
     """
     require_no_effects(kernel, "pieces")
     require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
-    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole, again).stmt(kernel.body))
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole, again, borders).stmt(kernel.body))

@@ -95,16 +95,9 @@ def through_table(p: Problem) -> bool:
 
 def serves_unpadded(p: Problem, config: Config) -> bool:
     """Return whether the kernel of ``p`` under ``config``, whose sizes are known at the call, serves calls without pads
-    alone. A kernel of the same config with ``--realise=mask`` serves the other calls.
+    alone. A variant serves the other calls (`schedule/call_variants.py`).
     """
     return isinstance(p, Conv) and config.realise == "peel"
-
-
-def is_padded(q: Conv) -> bool:
-    """Return whether a window of ``q``, the problem of a call, reads pixels that its source does not have."""
-    fine, coarse = (q.o, q.i) if q.deconv else (q.i, q.o)
-    ends = ((o - 1) * s + keff for o, s, keff in zip(coarse, q.s, q.keff))
-    return any(q.p) or any(end > size for end, size in zip(ends, fine))
 
 
 def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
@@ -198,8 +191,10 @@ def _check_config(
     along = {row} if has_lanes_along_rows(p, config.threads) and not table else set()
     several = {name for name, size in config.tiles_at("register") if size > 1}
     tiled = several & loops
-    if config.lane in loops:  # taps of other axes run as far as the source does
-        tiled |= {d.name for d in st.of("k") if d.sort == "taps" and d.axis not in st.of("m")[-1].axis} & several
+    rows = {d.name for d in st.of("m") if d.axis} if config.realise == "mask" else {row}
+    cut = {d.axis for d in st.of("m") if d.name in tiled}
+    if cut and config.realise == "mask":  # taps of other axes run as far as the source does
+        tiled |= {d.name for d in st.of("k") if d.sort == "taps" and d.axis not in cut} & several
     fused = {n for a, b in config.fuse for n in fused_dims(config, fused_name(a, b))}
     moving = [t.name for t in varying(p) if t.name in config.staged("pack")]
     wrong = [
@@ -209,7 +204,7 @@ def _check_config(
             (f"--table={config.table}", table and config.table != "sections"), ("--fuse", fused & loops),
             ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
             (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops - along),
-            (f"--register={','.join(sorted(tiled))}", tiled - {row}),
+            (f"--register={','.join(sorted(tiled))}", tiled - rows),
         ) if is_so
     ]  # fmt: skip
     if wrong:

@@ -15,10 +15,11 @@ from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.partition import partition
-from convsmith.passes.pieces import pieces
+from convsmith.passes.pieces import border_name, pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
+from convsmith.passes.simplify import simplify
 from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
@@ -207,10 +208,11 @@ def fill_registers(s: Schedule, k: KernelPlan, reads: Reads) -> Reads:
 
 def peels(k: KernelPlan) -> bool:
     """Return whether some terms are absent, some are not, and loops are split so that no test remains: where the
-    config says so, and where vectors run along pixels whose number is known at the call, so that none crosses a border.
+    config says so, and where register tiles have pixels whose number is known at the call.
     """
     st, config = k.columns, k.config
-    splits = config.realise == "peel" or (config.realise == "mask" and config.lane in k.loops.symbolic)
+    tiled = {x.of for x in k.nest.around if x.is_tiled} & k.loops.symbolic
+    splits = config.realise == "peel" or (config.realise == "mask" and bool(tiled))
     return not is_true(st.a.mask) and not is_false(st.a.mask) and splits
 
 
@@ -274,17 +276,31 @@ def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Lo
 def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> None:
     """Cut loops whose extents are known at the call into whole register tiles and a remainder."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
-    for x in (x for x in nest.around if x.of in loops.symbolic and x.is_tiled):
+    row, taps = st.of("m")[-1].name, [x for x in nest.unrolled if x.role == "k" and x.level == "register"]
+    cut = [x for x in nest.around if x.of in loops.symbolic and x.is_tiled]
+    for x in cut:
         rest = dict(config.tails()).get(x.of, x.tile)
+        beside = [y for y in taps if loops.axes[y.of] == loops.axes[x.of]]
+        borders = tuple(beside) if peels(k) else None
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
             again = x.role == "m"
-            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes), (), False, again)
+            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes), (), False, again, borders)
             continue
-        (inner,) = (y for y in nest.pixels if y.of == x.of)
+        (inner,) = (y for y in (*nest.pixels, *nest.vectors) if y.of == x.of)
         drained = (written[inner],) if written else ()
         shared = config.threads > 1 and len(st.axes) <= 1
-        s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared)
+        if x.of == row:
+            s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared, False, borders)
+        else:  # few kinds of pieces, because each of them has all pieces of the loops within it
+            s.run(pieces, x, "", inner, (x.tile, x.tile, x.tile), drained, False, True, borders)
+    if cut and peels(k):
+        s.run(simplify)
+        s.run(restrict, (*(x for x in nest.reduce if x not in nest.classes and x not in taps), *map(_at_border, taps)))
+
+
+def _at_border(loop: Loop) -> str:
+    return border_name(loop.name)
 
 
 def _restrict_taps(s: Schedule, k: KernelPlan) -> None:

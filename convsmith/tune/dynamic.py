@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.index import Var
@@ -17,6 +17,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
+from convsmith.schedule.call_variants import MAX_POINTERS
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import (
     at_sizes,
@@ -34,9 +35,9 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import HOPELESS_RATIO, LONG_EPILOGUE
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
+from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
-from convsmith.tune.register_tiles import MAX_RUN_OF_TAPS
 from convsmith.tune.variants import may_fetch_pixels
 
 CALLS = 196, 49, 6272
@@ -44,8 +45,10 @@ CALLS = 196, 49, 6272
 one that the caches do not hold. The sum of the ratios to the fastest config of each call decides; configs that are much
 slower at the first one are left out.
 """
-MAX_POINTERS = 12
-"""Maximum number of pixels of a register tile that are read through pointers, which integer registers hold."""
+IMAGE = 400
+"""Pixels of a further call, the first one, that compares kernels which read windows in place: 20 rows of 20 pixels, so
+that a tile that fits one common extent exactly is not preferred.
+"""
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = True) -> Config:
@@ -77,15 +80,22 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         target.name, st.n, reduce=st.reduce, realise=realise, pack=("wei",) if st.constant else (), offsets=offsets,
         flip=flip, spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
     )  # fmt: skip
-    calls = [_call(p, pixels) for pixels in CALLS]
-    models = [_CallModel(call, statement(call, target), target, unit) for call in calls]
-    configs = [c for c in _configs(models, st, unit, same) if _fits(st, c, target)]
+    in_place = alone and realise == "indirection" and (offsets, flip) == ("each", ()) and may_read_in_place(p)
+    calls = (IMAGE, *CALLS) if in_place else CALLS
+    rows = [_CallModel(call, statement(call, target), target, unit) for call in (_call(p, n) for n in calls)]
+    configs = [*_configs(rows, st, unit, same)]
+    if in_place:
+        assert isinstance(p, Conv)
+        images = (_unpadded(p, image(p.rank, n)) for n in calls)
+        rows = [_CallModel(call, statement(call, target), target, unit) for call in images]
+        configs += _configs(rows, st, unit, same.changed(realise="mask"))
+    configs = [c for c in configs if _fits(st, c, target)]
     if not configs:
         raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
     row = st.of("m")[-1].name
-    ratios = _ratios(models[0], configs, row)
-    near = {_ordered(models, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
-    others = [_ratios(model, list(near), row) for model in models[1:]]
+    ratios = _ratios(rows[0], configs, row)
+    near = {_ordered(rows, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
+    others = [_ratios(model, list(near), row) for model in rows[1:]]
     best = min(near, key=lambda c: near[c] + sum(each[c] for each in others))
     return _ahead(st, best, target)
 
@@ -102,7 +112,7 @@ def _ahead(st: Statement, config: Config, target: Machine) -> Config:
     return config
 
 
-def _ratios(model: Model, configs: Sequence[Config], row: str) -> dict[Config, float]:
+def _ratios(model: _CallModel, configs: Sequence[Config], row: str) -> dict[Config, float]:
     """Return the cycles of a call under each of ``configs``, relative to the fewest."""
     found = {c: _cycles(model, c, row) for c in configs}
     least = min(found.values())
@@ -114,17 +124,23 @@ def _call(p: Problem, pixels: int) -> Problem:
     if isinstance(p, Matmul):
         return replace(p, src=(*p.src[:-2], pixels, p.src[-1]), name=None)
     assert isinstance(p, Conv)
-    coarse = (*(1,) * (p.rank - 1), pixels)
+    return _unpadded(p, (*(1,) * (p.rank - 1), pixels))
+
+
+def _unpadded(p: Conv, coarse: tuple[int, ...]) -> Conv:
+    """Return the problem of a call without pads, whose coarse side has these extents."""
     fine = tuple((size - 1) * s + keff for size, s, keff in zip(coarse, p.s, p.keff))
     i, o = (coarse, fine) if p.deconv else (fine, coarse)
     return at_sizes(p, 1, i, o, (0,) * p.rank)
 
 
-def _cycles(model: Model, config: Config, row: str) -> float:
+def _cycles(model: _CallModel, config: Config, row: str) -> float:
     """Return the cycles of a call under ``config``: of its whole register tiles along ``row``, and of the powers of two
     in which a kernel computes the rest, the last of which is a whole vector.
     """
-    loops = loops_after_fusing(model.st, config)
+    if config.realise == "mask" and through_table(model.problem):
+        return in_place_cycles(model, config)
+    loops = _joined(model.st, loops_after_fusing(model.st, config))
     if loops.kinds[row] == "k" or row not in symbolic_dims(model.problem):
         return model.cycles(loops, config)
     sizes = dict(config.tiles_at("register"))
@@ -140,6 +156,15 @@ def _cycles(model: Model, config: Config, row: str) -> float:
     return total
 
 
+def _joined(st: Statement, loops: Loops) -> Loops:
+    """Return ``loops`` with the rows of an image as one row."""
+    *outer, row = [d.name for d in st.of("m") if d.axis] or [st.of("m")[-1].name]
+    if any(n not in loops.extents for n in (*outer, row)):
+        return loops
+    pixels = prod(loops.extents[n] for n in (*outer, row))
+    return replace(loops, extents={**loops.extents, **dict.fromkeys(outer, 1), row: pixels})
+
+
 def _with_row(loops: Loops, row: str, pixels: int) -> Loops:
     """Return ``loops`` with ``pixels`` in a row."""
     return replace(loops, extents={**loops.extents, row: pixels})
@@ -152,6 +177,7 @@ class _CallModel(Model):
     """
 
     far_line = "beyond_line"
+    group_load = "broadcast"  # vectors of groups are aligned
 
     def passes_channels(self, config: Config) -> bool:
         places = [config.order.index(n) for n in (self.st.of("m")[-1].name, self.n) if n in config.order]
@@ -172,27 +198,27 @@ class _Unfused(Nests):
 
 def _configs(models: Sequence[_CallModel], st: Statement, unit: ProductShape, same: Config) -> Iterator[Config]:
     """Yield the configs of the lanes and register tiles that a kernel for any sizes may have. A tile has channels and
-    pixels of one row.
+    pixels of one row, or of several rows if windows are read in place (``--realise=mask``).
 
-    Vectors along pixels read these where they are, and lanes across borders one by one, which is faster than a table
-    where channels would be gathered. Groups of few channels share vectors.
+    Vectors along pixels read these where they are, which is faster than a table where channels would be gathered.
+    Groups of few channels share vectors.
     """
-    model, *others = models
-    nests, row = _Unfused(model), st.of("m")[-1].name
-    table, symbolic = same.realise == "indirection", symbolic_dims(model.problem)
-    along_rows = has_lanes_along_rows(model.problem, same.threads) and (not table or model.groups_are_apart())
+    largest, *others = models[::-1]
+    nests, row = _Unfused(largest), st.of("m")[-1].name
+    table, symbolic = same.realise == "indirection", symbolic_dims(largest.problem)
+    in_place = same.realise == "mask" and through_table(largest.problem)
+    along_rows = has_lanes_along_rows(largest.problem, same.threads) and not table
     for lane, needed in nests.lane_loops():
         if lane in symbolic and not (lane == row and along_rows):
             continue
         for each in others:
             for pair in needed:
                 each.fuse(*pair)
-        loops = loops_after_fusing(model.st, same.changed(lane=lane, fuse=needed))
+        loops = loops_after_fusing(largest.st, same.changed(lane=lane, fuse=needed))
         dot = unit.dot and (lane == st.n or bool(needed))
         config = same.changed(
             lane=lane, fuse=needed, instruction=unit.name if dot else "",
             k_step=((st.reduce[-1], unit.terms),) if dot else nests.shared_terms(lane) if needed else (),
-            realise="mask" if lane == row and table else same.realise,
             spill_sums=same.spill_sums and loops.kinds[lane] != "k",
         )  # fmt: skip
         channels = lane if loops.kinds[lane] in ("batch", "n") else st.n
@@ -200,17 +226,13 @@ def _configs(models: Sequence[_CallModel], st: Statement, unit: ProductShape, sa
         inner = [channels, row]  # threads share the loops outside of a row's tiles
         if same.threads == 1:
             inner.sort(key=nests.order(loops, lane).index)
-        taps = _taps_of_row(st, loops, row) if config.realise == "mask" and lane == row else {}
-        most = MAX_POINTERS if config.realise == "indirection" else inf
+        config = config.changed(order=(*outer, *inner))
+        most = MAX_POINTERS if table else inf
         for tile in nests.tiles(loops, lane):
-            if tile.keys() <= {lane, row, st.n} and tile.get(row, 1) <= most:
-                yield config.changed(register=tuple({**tile, **taps}.items()), order=(*outer, *inner))
-
-
-def _taps_of_row(st: Statement, loops: Loops, row: str) -> dict[str, int]:
-    """Return the taps along ``row`` that a register tile unrolls: all of them, if they are few."""
-    taps = [d for d in st.of("k") if d.sort == "taps" and d.axis in loops.axes[row] and 1 < d.size <= MAX_RUN_OF_TAPS]
-    return {d.name: d.size for d in taps}
+            if in_place:
+                yield from in_place_configs(nests, loops, config, tile)
+            elif tile.keys() <= {lane, row, st.n} and tile.get(row, 1) <= most:
+                yield config.changed(register=tuple(tile.items()))
 
 
 def _ordered(models: Sequence[Model], config: Config) -> Config:

@@ -36,6 +36,8 @@ class Model(SharedFacts):
 
     far_line = "waited_line"
     """The event of a line from beyond the second-level cache that a step reads."""
+    group_load = "l1"
+    """The event of loading a vector of groups from the first-level cache."""
 
     def arriving_loads(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the fraction of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``, whose lines
@@ -262,7 +264,9 @@ class Model(SharedFacts):
         apart = self.src.get(Var(self.k), 1) if along_k else 1
         pixel, apiece = ("l1", float(apart)) if along_k else ("broadcast", 1.0)
         if lane == self.batch:
-            pixel, apiece = ("l1", 1.0) if self.src.get(Var(lane), 1) == 1 else ("lane_load", float(self.lanes))
+            adjacent = self.src.get(Var(lane), 1) == 1
+            pixel, apiece = (self.group_load, 1.0) if adjacent else ("lane_load", float(self.lanes))
+            read = self.group_load if read == "l1" else read
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
         turn = "turn" if is_held else "straight_call" if straight else "call"
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
@@ -292,11 +296,11 @@ class Model(SharedFacts):
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
             if again:
-                loads.append(("l1", held * shared * again))
+                loads.append((self.group_load, held * shared * again))
             if along_rows:
                 loads = [(read, v * rows * part * shared * each), (pixel, m // (rows * part) * apiece)]
             if config.realise == "indirection":
-                loads.append(("l1", m * self.taps / steps))  # pointers, one for each tap of a pixel
+                loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lines := self.lines_apart(loops, config, m):
                 loads.append(("l2", lines))
             if not (self.st.constant or near or in_order):

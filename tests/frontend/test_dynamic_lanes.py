@@ -14,6 +14,7 @@ from convsmith.layout.reorder import to_layout
 from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.call_variants import config_of_call, pixels_at_borders
 from convsmith.schedule.config import Config
 
 LINES = (
@@ -96,6 +97,79 @@ def test_sums_over_the_pixels_of_a_call_have_no_lanes_along_these() -> None:
     p = Conv.parse("--dir=BWD_W --stag=abx --dtag=abx g20mb1ic20ih8oc20kh3ph1")
     kernel = cs.compile(p, threads=1, dynamic="mb,ih,iw")
     assert Config.parse(str(kernel.config)).lane not in ("oh", "ow")
+
+
+WINDOWS = (
+    "--stag=axb --dtag=axb g20mb1ic20ih8oc20kh3ph1",
+    "--stag=axb --dtag=axb --attr-post-ops=sum:0.5+relu g16mb1ic16ih8oc16kh3ph1",
+    "--stag=axb --dtag=axb g33mb1ic33ih9oc33kh5sh2ph2",
+    "--stag=axb --dtag=axb --dir=FWD_B g16mb1ic16ih9oc16kh3ph2dh1",
+    "--stag=axb --dtag=axb g16mb1ic16id4ih5iw6oc16od4oh5ow6kd3kh3kw3pd1ph1pw1",
+    "--stag=axb --dtag=axb --dt=bf16 g32mb1ic32ih8oc32kh3ph1",
+    "--stag=aBx16b --dtag=aBx16b g32mb1ic32ih8oc32kh3ph1",
+    "--stag=abx --dtag=abx g5mb1ic5ih12oc5kh3ph1",
+    "--stag=abx --dtag=abx --attr-post-ops=sum g5mb1ic5ih12oc5kh5sh2ph2",
+)
+
+
+@pytest.mark.sampled(4, "line")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("line", WINDOWS)
+def test_tiles_of_several_rows_serve_any_sizes(line: str, threads: int) -> None:
+    p = Conv.parse(line)
+    for level in (host_targets()[0], host_targets()[-1]):
+        kernel = cs.compile(p, target=level.name, threads=threads, dynamic=_dims(p))
+        if p.rank == 2 and level is host_targets()[0]:
+            config = Config.parse(str(kernel.config))
+            assert config.realise == "mask" and config.size("oh") > 1
+        _check(kernel.problem, kernel, 15)
+
+
+@pytest.mark.parametrize("operation", ["", "--attr-post-ops=sum "])
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_tiles_of_rows_of_any_height(operation: str, rows: int) -> None:
+    """The last tile overlaps the one before, unless the result is added to."""
+    p = Conv.parse(f"--stag=axb --dtag=axb {operation}g16mb1ic16ih8oc16kh3ph1")
+    words = f"--lane=g --register=oh:{rows},ow:2,g:16,kh:3,kw:3 --order=mb,g,oc,oh,ow --reduce=ic,kh,kw --realise=mask"
+    kernel = cs.compile(p, threads=1, config=words, dynamic="mb,ih,iw")
+    wei = random_arrays(p, 3)["wei"]
+    packed = kernel.pack(to_layout(wei, p.wei_layout))
+    for height in range(1, 15):
+        q = replace(p, i=(height, 9), o=(height, 9))
+        arrays = {**random_arrays(q, height), "wei": wei}
+        truth = to_layout(reference(q, arrays, np.float64)["dst"], q.dst_layout)
+        given = {t.name: to_layout(arrays[t.name], t.layout) for t in q.inputs} | {"wei": packed}
+        np.testing.assert_array_equal(kernel.run(pads=1, **given)["dst"].astype(np.float64), truth)
+
+
+def test_small_images_with_borders_run_through_a_table() -> None:
+    p = Conv.parse("--stag=axb --dtag=axb g32mb1ic32ih7oc32kh5ph2")
+    target = host_targets()[0]
+    config = Config.parse(str(cs.compile(p, target=target.name, threads=1, dynamic="mb,ih,iw").config))
+    assert config.realise == "mask" and config_of_call(p, config, target).realise == "indirection"
+    assert config_of_call(replace(p, i=(28, 28), o=(28, 28)), config, target) == config
+    assert config_of_call(replace(p, o=(3, 3), p=(0, 0)), config, target) == config
+    assert pixels_at_borders(replace(p, i=(28, 28), o=(14, 14), s=(2, 2))) == {"h": 2, "w": 2}
+
+
+def test_weights_of_windows_are_finite() -> None:
+    """A small image is read through a table, whose zeros are multiplied."""
+    kernel = cs.compile("--stag=axb --dtag=axb g16mb1ic16ih7oc16kh5ph2", threads=1, dynamic="mb,ih,iw")
+    weights = np.ones((16, 1, 1, 5, 5), np.float32)
+    weights[3, 0, 0, 1, 1] = np.inf
+    with pytest.raises(cs.UnsupportedError, match="hold infinities or NaN"):
+        kernel.pack(weights)
+    x = np.ones((1, 16, 7, 7), np.float32)
+    assert np.isinf(kernel(x, weights)[0, 3, 3, 3]) and np.isfinite(kernel(x, weights)[0, 2]).all()
+
+
+def test_a_stage_of_groups_has_a_table() -> None:
+    chain = "--stag=abx --dtag=abx mb1ic4ih6oc8kh1 -> --stag=abx --dtag=abx g8mb1ic8ih6oc8kh3ph1"
+    kernel = cs.compile(chain, threads=1, dynamic="mb,ih,iw")
+    one, two = np.ones((8, 4, 1, 1), np.float32), np.ones((8, 1, 1, 3, 3), np.float32)
+    for size in (3, 20):
+        result = kernel.run(src=np.ones((2, 4, size, size), np.float32), wei_1=one, wei_2=two)["dst"]
+        assert result.shape == (2, 8, size, size) and (result[:, :, 1:-1, 1:-1] == 36).all()
 
 
 GROUPS = (

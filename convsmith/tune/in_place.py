@@ -1,0 +1,122 @@
+"""Kernels that read windows in place in calls of any sizes: their configs, and their cycles in a call.
+
+Without a table of pointers, pixels of a register tile have constant distances, so that rows and columns of a tile share
+loaded elements. Pixels whose windows reach beyond the source are computed one by one (`passes/pieces.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import isqrt, prod
+from typing import NamedTuple
+
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.statement.statement import Dim
+from convsmith.statement.views import reads_windows
+from convsmith.tune.features import Section, cycles
+from convsmith.tune.model import Model, weights_read
+from convsmith.tune.nests import Nests
+from convsmith.tune.register_tiles import MAX_PRODUCTS, MAX_RUN_OF_TAPS
+
+MAX_VECTORS_OF_GROUPS = 3
+"""Maximum number of vectors of groups in a register tile; with more, the variant that reads through a table has few
+pixels in a tile.
+"""
+
+
+class _TiledPixels(NamedTuple):
+    """The ``pixels`` of a loop that are computed in tiles of ``size``."""
+
+    size: int
+    pixels: int
+
+
+def image(rank: int, pixels: int) -> tuple[int, ...]:
+    """Return the extents of an image of ``pixels``, whose last two axes are about equal and whose others are 1."""
+    if rank == 1:
+        return (pixels,)
+    rows = next(n for n in range(isqrt(pixels), 0, -1) if not pixels % n)
+    return (*(1,) * (rank - 2), rows, pixels // rows)
+
+
+def may_read_in_place(p: Problem) -> bool:
+    """Return whether a kernel of ``p`` may be faster without a table: groups have one channel, so that pointers are a
+    large part of its loads. With a stride, windows of a transposed convolution are not contiguous.
+    """
+    return isinstance(p, Conv) and p.g == p.ic == p.oc > 1 and (reads_windows(p) or all(s == 1 for s in p.s))
+
+
+def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Iterator[Config]:
+    """Yield ``config`` with the register ``tile``, if it has pixels of one image, and no taps of an axis along which
+    there is one pixel; such a tile may have a row of taps if its vectors run along the row.
+    """
+    st, lane, threads = nests.st, config.lane, config.threads
+    rows = {d.axis: d.name for d in st.of("m") if d.axis}
+    cut = {axis for axis, n in rows.items() if tile.get(n, 1) > 1 or n == lane}
+    taps = {d.name: d.size for d in st.of("k") if d.sort == "taps" and d.axis in cut}
+    if not cut or not tile.keys() <= {lane, st.n, *rows.values(), *taps}:
+        return
+    if loops.kinds[lane] == "batch" and tile[lane] > MAX_VECTORS_OF_GROUPS * nests.model.filled(lane):
+        return
+    if lane in rows.values():
+        along = {n: size for n, size in taps.items() if loops.axes[n] == loops.axes[lane]}
+        along = {n: size for n, size in along.items() if 1 < size <= MAX_RUN_OF_TAPS}
+        shared = nests.model.row_step(lane) > 1 and not along.keys() <= tile.keys()  # taps of a row share gathers
+        if shared and tile.keys() & taps.keys():
+            return
+        if shared or len(cut) == 1:
+            tile = {**tile, **along}
+            if len(cut) > 1 and prod(tile.values()) > MAX_PRODUCTS * nests.lanes:
+                return
+    *outer, last = st.reduce
+    within = [n for n in outer if n in tile]
+    order = nests.order(loops, lane) if threads == 1 else config.order
+    if threads > 1:  # threads share the loops outside of the tiles of pixels
+        order = (*(n for n in order if n not in rows.values()), *rows.values())
+    reduce = (*(n for n in outer if n not in within), last, *within)
+    yield config.changed(register=tuple(tile.items()), order=order, reduce=reduce)
+
+
+def in_place_cycles(model: Model, config: Config) -> float:
+    """Return the cycles of a call of the problem of ``model``, which has no pads."""
+    loops = loops_after_fusing(model.st, config)
+    tile, sections = dict(config.tiles_at("register")), list[Section]()
+    names = [d.name for d in model.st.of("m")]
+    for pieces in product(*(_pieces(model, loops, config, d) for d in model.st.of("m"))):
+        sizes = tile | {n: x.size for n, x in zip(names, pieces) if n in tile}
+        extents = loops.extents | {n: x.pixels for n, x in zip(names, pieces)}
+        sections += model.nests(replace(loops, extents=extents), config.changed(register=tuple(sizes.items())))
+    return cycles((*sections, weights_read(model.st)), model.target)
+
+
+def _pieces(model: Model, loops: Loops, config: Config, d: Dim) -> Sequence[_TiledPixels]:
+    """Return the pieces of the loop along ``d``."""
+    size, pixels = dict(config.tiles_at("register")).get(d.name, 1), loops.extents[d.name]
+    least = model.filled(d.name) if d.name == config.lane else 1
+    if d.axis and d is model.st.of("m")[-1]:
+        return tuple(_of_row(size, least, pixels))
+    return (_TiledPixels(size, -(-pixels // size) * size),) if pixels >= size else (_TiledPixels(1, pixels),)
+
+
+def _of_row(size: int, least: int, pixels: int) -> Iterator[_TiledPixels]:
+    """Yield the pieces of a row of ``pixels`` in tiles of ``size``, in vectors of ``least`` pixels: whole tiles, powers
+    of two, and the last vector.
+    """
+    whole, rest = pixels // size * size, pixels % size
+    if whole:
+        yield _TiledPixels(size, whole)
+    vectors, lanes = divmod(rest, least)
+    found = [n * least for n in _powers(vectors)]
+    if lanes:
+        found += [least] * (1 if pixels >= least else len(_powers(lanes)))
+    yield from (_TiledPixels(n, n) for n in found)
+
+
+def _powers(n: int) -> list[int]:
+    """Return the powers of two that add up to ``n``."""
+    return [1 << bit for bit in range(n.bit_length()) if n >> bit & 1]
