@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from convsmith.exporter.c_numbers import C_NUMBERS, function_texts
 from convsmith.exporter.example import ALLOCATION, SECONDS
 from convsmith.exporter.header import (
     C_TYPES,
@@ -24,25 +25,45 @@ from convsmith.exporter.interface import Parameter
 from convsmith.exporter.manifest import SCHEMA
 from convsmith.frontend.public import public
 from convsmith.network.program import NetworkProgram
+from convsmith.network.reference import tolerance
+from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.runtime.arrays import Array, numpy_dtype
 
 if TYPE_CHECKING:
     from convsmith.network.export import NetworkInterface
 
-__all__ = ["TOLERANCE", "compared_places", "example_text", "header_text", "largest", "manifest_text", "sample"]
+__all__ = [
+    "PERIOD", "bound_of", "compared_places", "example_text", "header_text", "largest", "manifest_text", "returns_bits",
+    "sample", "sample_bits",
+]  # fmt: skip
 
 _SAMPLES = 64
 """Maximum number of elements of an output that the example compares."""
-TOLERANCE = 1e-5
-"""Largest error of an element that the example accepts, as a part of the largest element."""
+PERIOD = 5
+"""Elements after which those of a sample repeat."""
 
 
 def sample(shape: Sequence[int], type_: str) -> Array:
     """Return the input that the example makes: small multiples of 1/4, or small whole numbers for integers."""
-    numbers = np.arange(int(np.prod(shape)), dtype=np.int64) * 7 % 5
+    numbers = np.arange(int(np.prod(shape)), dtype=np.int64) * 7 % PERIOD
     dtype = numpy_dtype(type_)
     whole = (numbers - 2) * 0.25 if dtype.kind == "f" else numbers
     return whole.astype(dtype).reshape(tuple(shape))
+
+
+def sample_bits(type_: str) -> list[int]:
+    """Return the bits of the first elements of a sample, for a type that other languages lack."""
+    return [int(x) for x in sample((PERIOD,), type_).view(np.uint16)]
+
+
+def returns_bits(program: NetworkProgram) -> bool:
+    """Return whether arrays of an output hold the bits of floats that other languages lack."""
+    return any(x.type in SMALL_FLOATS for x in program.outputs)
+
+
+def bound_of(program: NetworkProgram) -> float:
+    """Return the largest error of an element that an example accepts, as a part of the largest element."""
+    return tolerance(x.type for x in (*program.inputs, *program.outputs))
 
 
 def header_text(program: NetworkProgram, own: NetworkInterface, levels: Sequence[str] = ()) -> str:
@@ -129,6 +150,8 @@ def example_text(program: NetworkProgram, own: NetworkInterface, command: str, s
     """Return the example: it fails if an element of a result differs from `samples`, the outputs of its inputs."""
     permissions = {x for k in program.kernels for x in k.artifact.permissions}
     includes = "#include <sys/syscall.h>\n#include <unistd.h>\n" if "amx" in permissions else ""
+    if returns_bits(program):
+        includes += "#include <string.h>\n"
     head = _HEAD.format(name=own.name, command=command, memory=ALLOCATION, seconds=SECONDS, includes=includes)
     return head + "\n".join(_main(program, own, "amx" in permissions, samples)) + "\n"
 
@@ -136,6 +159,9 @@ def example_text(program: NetworkProgram, own: NetworkInterface, command: str, s
 def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: Mapping[str, Array]) -> Iterator[str]:
     name, parameters = own.name, own.interface.parameters
     outputs = dict(zip((p.name for p in parameters[len(program.inputs) :]), program.outputs))
+    bound = bound_of(program)
+    if returns_bits(program):
+        yield from function_texts(["decoded"])
     for own_name, x in outputs.items():
         at, values = compared_places(samples[x.name])
         yield f"static const size_t places_of_{own_name}[] = {{{', '.join(map(str, at))}}};"
@@ -147,6 +173,9 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
         yield f"    {C_TYPES[p.type]} *{p.name} = memory({macro(name)}_{macro(p.name)}_BYTES);"
         if p.tensor is not None and not p.is_written:
             value = "((int)(i * 7 % 5) - 2) * 0.25" if numpy_dtype(p.type).kind == "f" else "i * 7 % 5"
+            if p.type in SMALL_FLOATS:
+                yield f"    static const uint16_t bits_of_{p.name}[] = {{{', '.join(map(str, sample_bits(p.type)))}}};"
+                value = f"bits_of_{p.name}[i % {PERIOD}]"
             yield f"    for (size_t i = 0; i < {p.elements}; i++)"
             yield f"        {p.name}[i] = ({C_TYPES[p.type]})({value});"
     threads = ["NULL", "NULL"] if own.is_shared else []
@@ -155,12 +184,15 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     yield from ("        return 1;", "    }")
     for y, x in outputs.items():
         values = compared_places(samples[x.name])[1]
-        most = largest(samples[x.name])
-        yield f"    for (size_t i = 0; i < {len(values)}; i++)"
-        yield f"        if (!(fabs((double){y}[places_of_{y}[i]] - values_of_{y}[i]) <= {TOLERANCE * most!r})) {{"
-        yield f'            printf("{y}[%zu] is %.9g, not %.9g\\n", places_of_{y}[i],'
-        yield f"                   (double){y}[places_of_{y}[i]], values_of_{y}[i]);"
-        yield from ("            return 1;", "        }")
+        most, found = largest(samples[x.name]), f"{y}[places_of_{y}[i]]"
+        if x.type in SMALL_FLOATS:
+            fraction, exponent, ratio = C_NUMBERS[x.type][:3]
+            found = f"decoded({found}, {fraction}, {exponent}, {ratio})"
+        yield f"    for (size_t i = 0; i < {len(values)}; i++) {{"
+        yield f"        double found = (double){found};"
+        yield f"        if (!(fabs(found - values_of_{y}[i]) <= {bound * most!r})) {{"
+        yield f'            printf("{y}[%zu] is %.9g, not %.9g\\n", places_of_{y}[i], found, values_of_{y}[i]);'
+        yield from ("            return 1;", "        }", "    }")
     yield from ("    int calls = 0;", "    double start = seconds(), end;", "    do {", f"        {call};")
     yield from ("        calls++;", "        end = seconds();", "    } while (calls < 1000 && end - start < 0.1);")
     yield f'    printf("{name}: right, %.1f us a call\\n", 1e6 * (end - start) / calls);'

@@ -134,13 +134,14 @@ def write_library(
     name = own.name
     library = library_file(name, program.target.triple)
     command = f"cc -O2 example.c {library} -lm -o example"
+    of_rust = f"rustc --edition=2021 -O -L . -l static={name} example.rs"
     contents = {
         library: library_of([(f"{title}.o", code, symbols) for title, code, symbols in members]),
         f"{name}.h": header_text(program, own, levels).encode(),
         f"{name}.rs": rust_declarations(own).encode(),
         "example.c": example_text(program, own, command, samples).encode(),
         "example.cpp": cpp_example(program, own, f"c++ -O2 example.cpp {library} -o example", samples).encode(),
-        "example.rs": rust_example(program, own, f"rustc -O -L . -l static={name} example.rs", samples).encode(),
+        "example.rs": rust_example(program, own, of_rust, samples).encode(),
     }  # fmt: skip
     contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"], levels).encode()
     paths = write_files(directory, contents)

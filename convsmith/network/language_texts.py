@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from convsmith.exporter.c_numbers import C_NUMBERS, function_texts
 from convsmith.exporter.header import C_TYPES, macro, tensor_text
 from convsmith.exporter.interface import Parameter
 from convsmith.exporter.rust import CALLBACKS, THREADS, UNUSED, check_functions, declared
-from convsmith.network.c_texts import TOLERANCE, compared_places, largest
+from convsmith.network.c_texts import PERIOD, bound_of, compared_places, largest, returns_bits, sample_bits
 from convsmith.network.program import NetworkProgram
+from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
 
 if TYPE_CHECKING:
@@ -20,10 +22,10 @@ __all__ = ["cpp_example", "rust_declarations", "rust_example"]
 
 def _outputs(
     program: NetworkProgram, own: NetworkInterface, samples: Mapping[str, Array]
-) -> Iterator[tuple[str, Array]]:
-    """Yield the parameter of each output with its expected elements."""
+) -> Iterator[tuple[str, str, Array]]:
+    """Yield the parameter of each output with its type and its expected elements."""
     for p, x in zip(own.interface.parameters[len(program.inputs) :], program.outputs):
-        yield p.name, samples[x.name]
+        yield p.name, x.type, samples[x.name]
 
 
 def _numbers(x: Array) -> tuple[str, str]:
@@ -62,15 +64,17 @@ template <class T> static Memory<T> memory(std::size_t bytes)
     return Memory<T>(static_cast<T *>(found), &std::free);
 }}
 
-template <class T, std::size_t N>
+{decoded}template <class T, std::size_t N, class F>
 static bool is_right(
-    const char *name, const T *found, const std::size_t (&at)[N], const double (&values)[N], double most)
+    const char *name, const T *found, const std::size_t (&at)[N], const double (&values)[N], double most, F number)
 {{
-    for (std::size_t i = 0; i < N; i++)
-        if (!(std::fabs(static_cast<double>(found[at[i]]) - values[i]) <= most)) {{
-            std::printf("%s[%zu] is %.9g, not %.9g\\n", name, at[i], static_cast<double>(found[at[i]]), values[i]);
+    for (std::size_t i = 0; i < N; i++) {{
+        const double own = number(found[at[i]]);
+        if (!(std::fabs(own - values[i]) <= most)) {{
+            std::printf("%s[%zu] is %.9g, not %.9g\\n", name, at[i], own, values[i]);
             return false;
         }}
+    }}
     return true;
 }}
 
@@ -84,7 +88,10 @@ _CPP_INCLUDES = "#include <sys/syscall.h>\n#include <unistd.h>\n"
 def cpp_example(program: NetworkProgram, own: NetworkInterface, command: str, samples: Mapping[str, Array]) -> str:
     """Return the example in C++; it fails if an element of a result differs from `samples`."""
     includes = _CPP_INCLUDES if _tiles(program) else ""
-    head = _CPP.format(name=own.name, command=command, alignment=ALIGNMENT, includes=includes)
+    decoded = ""
+    if returns_bits(program):
+        includes, decoded = includes + "#include <cstring>\n", "\n".join((*function_texts(["decoded"]), ""))
+    head = _CPP.format(name=own.name, command=command, alignment=ALIGNMENT, includes=includes, decoded=decoded)
     return head + "\n".join(_cpp_main(program, own, samples)) + "\n"
 
 
@@ -96,18 +103,27 @@ def _cpp_main(program: NetworkProgram, own: NetworkInterface, samples: Mapping[s
         yield f"    auto {p.name} = memory<{kind}>({macro(own.name)}_{macro(p.name)}_BYTES);"
         if _is_input(p):
             value = "(int(i * 7 % 5) - 2) * 0.25" if numpy_dtype(p.type).kind == "f" else "i * 7 % 5"
+            if p.type in SMALL_FLOATS:
+                bits = ", ".join(map(str, sample_bits(p.type)))
+                yield f"    static const uint16_t bits_of_{p.name}[] = {{{bits}}};"
+                value = f"bits_of_{p.name}[i % {PERIOD}]"
             yield f"    for (std::size_t i = 0; i < {p.elements}; i++)"
             yield f"        {p.name}[i] = static_cast<{kind}>({value});"
     given = [*(f"{p.name}.get()" for p in own.interface.parameters), *(["nullptr"] * 2 if own.is_shared else [])]
     yield f"    const int code = {own.name}({', '.join(given)});"
     yield from ("    if (code != 0) {", f"        std::puts({own.interface.message}(code));")
     yield from ("        return 1;", "    }")
-    for name, x in _outputs(program, own, samples):
+    for name, type_, x in _outputs(program, own, samples):
         at, values = _numbers(x)
         yield f"    static const std::size_t places_of_{name}[] = {{{at}}};"
         yield f"    static const double values_of_{name}[] = {{{values}}};"
-        limit = repr(TOLERANCE * largest(x))
-        yield f'    if (!is_right("{name}", {name}.get(), places_of_{name}, values_of_{name}, {limit}))'
+        limit, number = repr(bound_of(program) * largest(x)), "static_cast<double>(x)"
+        if type_ in SMALL_FLOATS:
+            fraction, exponent, ratio = C_NUMBERS[type_][:3]
+            number = f"static_cast<double>(decoded(x, {fraction}, {exponent}, {ratio}))"
+        yield f"    const auto number_of_{name} = []({C_TYPES[type_]} x) {{ return {number}; }};"
+        checked = f"{name}.get(), places_of_{name}, values_of_{name}, {limit}, number_of_{name}"
+        yield f'    if (!is_right("{name}", {checked}))'
         yield "        return 1;"
     yield from (f'    std::puts("{own.name}: right");', "    return 0;", "}")
 
@@ -143,14 +159,27 @@ fn memory<T>(bytes: usize) -> *mut T {{
     found
 }}
 
-fn check<T: Copy + Into<f64>>(name: &str, found: *const T, at: &[usize], values: &[f64], most: f64) {{
+{decoded}fn check<T: Copy>(
+    name: &str, found: *const T, at: &[usize], values: &[f64], most: f64, number: fn(T) -> f64,
+) {{
     for (place, value) in at.iter().zip(values) {{
-        let own: f64 = unsafe {{ *found.add(*place) }}.into();
+        let own = number(unsafe {{ *found.add(*place) }});
         assert!((own - value).abs() <= most, "{{name}}[{{place}}] is {{own}}, not {{value}}");
     }}
 }}
 {tiles}
 fn main() {{
+"""
+_RUST_DECODED = """\
+/// The number that the bits of a 16-bit floating-point number stand for.
+fn decoded(bits: u16, fraction: i32, exponent: i32) -> f64 {
+    let power = i32::from(bits >> fraction) & ((1 << exponent) - 1);
+    let part = f64::from(bits & ((1 << fraction) - 1)) / f64::from(1 << fraction);
+    let bias = (1 << (exponent - 1)) - 1;
+    let size = if power == 0 { part * 2f64.powi(1 - bias) } else { (1.0 + part) * 2f64.powi(power - bias) };
+    if bits >> 15 == 0 { size } else { -size }
+}
+
 """
 _RUST_TILES = """
 unsafe extern "C" {
@@ -161,8 +190,8 @@ unsafe extern "C" {
 
 def rust_example(program: NetworkProgram, own: NetworkInterface, command: str, samples: Mapping[str, Array]) -> str:
     """Return the example in Rust; it fails if an element of a result differs from `samples`."""
-    tiles = _RUST_TILES if _tiles(program) else ""
-    head = _RUST.format(name=own.name, command=command, alignment=ALIGNMENT, tiles=tiles)
+    tiles, decoded = _RUST_TILES if _tiles(program) else "", _RUST_DECODED if returns_bits(program) else ""
+    head = _RUST.format(name=own.name, command=command, alignment=ALIGNMENT, tiles=tiles, decoded=decoded)
     return head + "\n".join(_rust_main(program, own, samples)) + "\n"
 
 
@@ -175,13 +204,16 @@ def _rust_main(program: NetworkProgram, own: NetworkInterface, samples: Mapping[
         if _is_input(p):
             whole = f"(i * 7 % 5) as {kind}"
             value = f"(({whole}) - 2.0) * 0.25" if numpy_dtype(p.type).kind == "f" else whole
+            value = f"{sample_bits(p.type)}[i % {PERIOD}]" if p.type in SMALL_FLOATS else value
             yield f"    for i in 0..{p.elements}usize {{"
             yield f"        unsafe {{ *{p.name}.add(i) = {value} }};"
             yield "    }"
     given = [*(p.name for p in own.interface.parameters), *(["None", "std::ptr::null_mut()"] if own.is_shared else [])]
     yield f"    let code = unsafe {{ {own.name}({', '.join(given)}) }};"
     yield '    assert_eq!(code, 0, "{:?}", unsafe { std::ffi::CStr::from_ptr(' + own.interface.message + "(code)) });"
-    for name, x in _outputs(program, own, samples):
+    for name, type_, x in _outputs(program, own, samples):
         at, values = _numbers(x)
-        yield f'    check("{name}", {name}, &[{at}], &[{values}], {TOLERANCE * largest(x)!r});'
+        fraction, exponent = C_NUMBERS[type_][:2] if type_ in SMALL_FLOATS else (0, 0)
+        number = f"|x| decoded(x, {fraction}, {exponent})" if type_ in SMALL_FLOATS else "|x| x.into()"
+        yield f'    check("{name}", {name}, &[{at}], &[{values}], {bound_of(program) * largest(x)!r}, {number});'
     yield from (f'    println!("{own.name}: right");', "}")

@@ -7,17 +7,19 @@ import json
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.emulate.wasm_probe import probe_module
+from convsmith.exporter.c_numbers import C_NUMBERS
 from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
-from convsmith.network.c_texts import compared_places
+from convsmith.network.c_texts import PERIOD, bound_of, compared_places, returns_bits, sample_bits
 from convsmith.network.image import NetworkValue
 from convsmith.network.program import NetworkProgram
+from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.runtime.arrays import Array, numpy_dtype
 
 __all__ = [
@@ -29,8 +31,16 @@ _ARRAYS = {
     "u16": "Uint16Array", "s32": "Int32Array", "f16": "Uint16Array", "bf16": "Uint16Array", "boolean": "Uint8Array",
 }  # fmt: skip
 """Arrays of JavaScript by the types of their elements. Those of 16-bit floating-point numbers hold their bits."""
-_TOLERANCE = 1e-5
-"""Largest error of an element that the test accepts, as a part of the largest element."""
+_DECODED = """\
+/* The number that the bits of a 16-bit floating-point number stand for. */
+function decoded(bits, fraction, exponent) {
+  const power = (bits >> fraction) & (2 ** exponent - 1);
+  const part = (bits & (2 ** fraction - 1)) / 2 ** fraction;
+  const size = power ? (1 + part) * 2 ** (power - 2 ** (exponent - 1) + 1) : part * 2 ** (2 - 2 ** (exponent - 1));
+  return bits >> 15 ? -size : size;
+}
+
+"""
 
 
 class WebModule(NamedTuple):
@@ -204,21 +214,30 @@ def package_text(own: WebNetwork) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
+def _element(type_: str) -> str:
+    """Return the element i of a sample, or its bits."""
+    if type_ in SMALL_FLOATS:
+        return f"{sample_bits(type_)}[i % {PERIOD}]"
+    return "(i * 7 % 5 - 2) * 0.25" if numpy_dtype(type_).kind == "f" else "i * 7 % 5"
+
+
 def test_text(own: WebNetwork, samples: Mapping[str, Array]) -> str:
     """Return the test: it fails if an element of a result differs from `samples`, the outputs of its inputs."""
     program = own.program
-    expected = {}
+    bound = bound_of(program)
+    expected: dict[str, dict[str, Any]] = {}
     for x in program.outputs:
         places, values = compared_places(samples[x.name])
         most = max((abs(float(v)) for v in samples[x.name].reshape(-1)), default=0.0)
         expected[x.name] = {
-            "places": [int(n) for n in places], "values": [float(v) for v in values], "error": _TOLERANCE * most,
+            "places": [int(n) for n in places], "values": [float(v) for v in values], "error": bound * most,
+            **({"bits": C_NUMBERS[x.type][:2]} if x.type in SMALL_FLOATS else {}),
         }  # fmt: skip
     fills = [
-        f"    const {_variable(n)} = Float64Array.from({{ length: {prod(x.shape)} }}, (_, i) => "
-        f"{'(i * 7 % 5 - 2) * 0.25' if numpy_dtype(x.type).kind == 'f' else 'i * 7 % 5'});\n"
+        f"    const {_variable(n)} = Float64Array.from({{ length: {prod(x.shape)} }}, (_, i) => {_element(x.type)});\n"
         for n, x in enumerate(program.inputs)
-    ]  # fmt: skip
+    ]
+    has_bits = returns_bits(program)
     counts = [1, program.threads] if own.is_shared else [1]
     given = ", ".join(f"{json.dumps(x.name)}: {_variable(n)}" for n, x in enumerate(program.inputs))
     return f"""\
@@ -229,14 +248,14 @@ import {{ load }} from "./{own.name}.js";
 
 const EXPECTED = {json.dumps(expected)};
 
-for (const threads of {json.dumps(counts)})
+{_DECODED if has_bits else ""}for (const threads of {json.dumps(counts)})
   test(`{own.name} on ${{threads}} thread${{threads > 1 ? "s" : ""}}`, async () => {{
     const network = await load({{ threads }});
     assert(network.threads <= threads);
 {"".join(fills)}    const results = network.run({{ {given} }});
-    for (const [name, {{ places, values, error }}] of Object.entries(EXPECTED))
+    for (const [name, {{ places, values, error{", bits" if has_bits else ""} }}] of Object.entries(EXPECTED))
       places.forEach((place, n) => {{
-        const found = results[name][place];
+        const found = {"bits ? decoded(results[name][place], ...bits) : " if has_bits else ""}results[name][place];
         assert(Math.abs(found - values[n]) <= error, `${{name}}[${{place}}] is ${{found}}, not ${{values[n]}}`);
       }});
     network.close();

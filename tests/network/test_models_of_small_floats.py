@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import onnxruntime as runtime
+from click.testing import CliRunner
+from exported import run, tool
 from ml_dtypes import bfloat16
 from onnx import TensorProto, helper, numpy_helper
 
 import convsmith as cs
+from convsmith.cli.main import main
+from convsmith.onnx.graph import read_graph
+from convsmith.onnx.network import export_for
 
 _TYPES = {"f16": (TensorProto.FLOAT16, np.float16), "bf16": (TensorProto.BFLOAT16, bfloat16)}
 
@@ -69,3 +75,29 @@ def test_outputs_have_the_types_of_the_model() -> None:
     for name, y in zip(("q", "gate", "b2"), expected):
         assert found[name].dtype == y.dtype, name
         np.testing.assert_array_equal(found[name], y)
+
+
+@pytest.mark.parametrize("name", _TYPES)
+def test_examples_read_and_write_bits(name: str, tmp_path: Path) -> None:
+    library = cs.onnx.compile(_model(*_TYPES[name], TensorProto.FLOAT), threads=1).export(tmp_path, "half_net")
+    flags = ("-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    for compiler, source in (("gcc", "example.c"), ("g++", "example.cpp")):
+        run(tool(compiler), *flags, tmp_path / source, library.library, "-lm", "-o", tmp_path / "example")
+        assert "half_net: right" in run(tmp_path / "example")
+    options = ("--edition=2021", "-D", "warnings", "-L", tmp_path, "-l", "static=half_net")
+    run(tool("rustc"), *options, tmp_path / "example.rs", "-o", tmp_path / "example")
+    assert "half_net: right" in run(tmp_path / "example")
+
+
+@pytest.mark.parametrize("name", _TYPES)
+def test_modules_of_webassembly_take_bits(name: str, tmp_path: Path) -> None:
+    graph = read_graph(_model(*_TYPES[name], TensorProto.FLOAT).SerializeToString())
+    export_for(graph, tmp_path, "half_net", "wasm32")
+    run(tool("node"), "--test", tmp_path / "half_net.test.mjs")
+
+
+@pytest.mark.parametrize("name", _TYPES)
+def test_network_verify_allows_roundings(name: str, tmp_path: Path) -> None:
+    (tmp_path / "small.onnx").write_bytes(_model(*_TYPES[name], TensorProto.FLOAT).SerializeToString())
+    done = CliRunner().invoke(main, ["network", "verify", str(tmp_path / "small.onnx"), "--threads", "1"])
+    assert done.exit_code == 0 and "right: o" in done.output

@@ -69,6 +69,7 @@ def test_the_example_in_rust_checks_itself(library: ExportedNetwork) -> None:
     source = library.directory / "example.rs"
     assert _rust(library, source) == "small_net: right\n"
     text = source.read_text()
+    assert "rustc --edition=2021 -O -L . -l static=small_net example.rs" in text
     start = text.index('check("v14", v14, &[0')
     values = text.index("], &[", start) + len("], &[")
     changed = library.directory / "changed.rs"
