@@ -19,8 +19,8 @@ from convsmith.tune.shared_facts import SharedFacts
 __all__ = ["copied", "packed", "packed_elements", "window_bytes", "window_rows"]
 
 WORD = 4
-"""Bytes of an element that costs of packing are of. Vectors hold more of narrower ones, which saves no time where
-tables of addresses lack pages of the packed operand.
+"""The size in bytes of the elements for which costs of packing are fitted. Vectors hold more of narrower ones, which
+saves no time where tables of addresses lack pages of the packed operand.
 """
 SINGLY = 3
 """Ratio of the time of packing elements one by one to that of packing vectors of them."""

@@ -36,6 +36,7 @@ from convsmith.ir.stmt import (
     Meet,
     Receive,
     Release,
+    ShareRegisters,
     Stmt,
     Store,
     block,
@@ -55,7 +56,8 @@ from convsmith.passes.unroll import unroll
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "hold_fragments", "load_ahead",
     "load_matrices", "multicast", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout",
-    "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "tensor_copies", "map_to_threads",
+    "share_registers", "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "tensor_copies",
+    "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads or groups already, or over host threads, or copies that stand in none.
 """
@@ -185,6 +187,7 @@ kernel k(a: f32[40], c: f32[20])
   for g in 0 .. 2 #cluster:
     fence barriers
     meet
+    registers 160 beside 24
     alloc s: f32[8] @shared:
       for i in 0 .. 10 #signalled:
         tensor s[i % 2 * 4 + g * 2] = a[0] dims(4:1, 10:4) box(2, 1) at(g * 2, i) to 2 groups
@@ -199,7 +202,7 @@ kernel k(a: f32[40], c: f32[20])
 
 def test_passes_keep_the_signals_of_a_loop() -> None:
     old = parse_kernel(SIGNALLED)
-    signals = {Fence: 1, Receive: 1, Release: 1, Meet: 2}
+    signals = {Fence: 1, Receive: 1, Release: 1, Meet: 2, ShareRegisters: 1}
     assert set(signals) == set(SIGNALS)
     for change in (simplify, unroll, name_indices, narrow_index):
         new = change(old)
