@@ -5,7 +5,8 @@ row of 15 pixels, 3 taps that are 7 elements apart, with a padding of 7, compute
 pixels, these are 1, 8 and 8 pixels of the first tile, and 7 and 7 of the second one. A part of a tile may take as many
 cycles as the whole tile, because loads and latency do not become shorter.
 
-Taps and pixels are symmetric: in a gradient of the weights, tiles have taps, and each pixel computes a part of them.
+Gradients of the weights count whole tiles. Taps and pixels are symmetric, but a part for each pixel is as many pieces
+of code as an image has pixels beside its borders, and configs that were chosen by parts ran at half of the speed.
 """
 
 from __future__ import annotations

@@ -247,10 +247,10 @@ class SharedFacts:
 
     @cached_property
     def inside(self) -> dict[str, Presence]:
-        """The pixels or taps of the result that each term of a sum finds inside the image, along loops that meet a
-        border.
+        """The pixels of the result that each term of a sum finds inside the image, along loops that meet a border; none
+        of a gradient of the weights.
         """
-        return {} if self.phases or is_true(self.st.a.mask) else presence(self.st)
+        return {} if self.phases or not self.st.constant or is_true(self.st.a.mask) else presence(self.st)
 
     @cached_property
     def of_single_taps(self) -> int:

@@ -212,7 +212,7 @@ def test_long_sums_are_split_into_blocks() -> None:
 
 def test_rows_that_taps_share_are_repeated_less_often_by_larger_blocks() -> None:
     """A row of 147 pixels fills the wanted part of the cache; three of them need five rows of the source, not nine."""
-    config = default_config(parse_problem(f"{FIRST} mb1ic32ih147oc64oh147kh3ph1"), AMX)
+    config = default_config(parse_problem(f"{FIRST} mb1ic16ih147oc32oh147kh3ph1"), AMX)
     assert config.tiles_at("cache") == (("oh", 3),)
     assert config.staged_at("pack_at") == (("src", "oh"), ("diff_dst", "oh"))
 

@@ -18,7 +18,7 @@ LINES = [
     "--deconv mb2ic5iw6oc1ow183kw50sw32pw16",
     "--deconv --stag=axb --dtag=axb mb1ic9iw4oc2ow96kw48sw24pw12",
     "--deconv --stag=axb --dtag=axb --attr-post-ops=relu mb1ic8ih3iw3oc3oh12ow24kh4kw8sh4sw8",
-    "--deconv --dtag=axb mb1ic8ih3iw3oc5oh21ow21kh16kw16sh8sw8ph6pw6",
+    "--deconv --dtag=axb mb1ic8ih9iw9oc5oh68ow68kh16kw16sh8sw8ph6pw6",
     "--deconv mb1ic3id2ih3iw2oc2od4oh6ow34kd2kh2kw17sd2sh2sw17",
     "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic6iw5oc1ow100kw40sw20",
     "--deconv --dir=FWD_B --dt=bf16 g2mb1ic6iw5oc2ow103kw40sw20pw3",

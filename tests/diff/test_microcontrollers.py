@@ -121,7 +121,7 @@ def test_windows_of_a_flipped_source() -> None:
     """Absent elements of a copy of windows are 0 after their top bit is inverted."""
     machine = target("armv8.1m+mve")
     skip_without_emulator(machine)
-    problem = parse_problem(f"--dt=u8:s8:s32 {NHWC} mb1ic1ih9iw10oc8oh5ow5kh10kw4sh2sw2ph4pw1")
+    problem = parse_problem(f"--dt=u8:s8:s32 {NHWC} mb1ic1ih20iw20oc8oh8ow9kh10kw4sh2sw2ph2pw1")
     artifact = build_artifact(problem, default_config(problem, machine), machine)
     assert "--realise=window_copy --offsets=sums --flip=src" in artifact.config
     check_emulated(problem, artifact, random_arrays(problem, 1))

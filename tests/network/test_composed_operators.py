@@ -195,7 +195,6 @@ def test_resizes_against_aliases(mode: str) -> None:
     ("GridSample", {"x": f(2, 3, 5, 7), "g": f(2, 4, 6, 2)}, {"padding_mode": "reflection"}, "zeros and border"),
     ("LpNormalization", {"x": f(2, 3)}, {"p": 3}, "p=3; available are 1 and 2"),
     ("MultiHeadAttention", {"x": f(2, 3, 5, 4)}, {"domain": MICROSOFT}, "queries, keys and values of three axes"),
-    ("IsInf", {"x": f(2, 3)}, {"detect_negative": 0}, "available are both"),
 ], ids=name_of)  # fmt: skip
 def test_errors_name_what_is_available(operator: str, inputs: Any, more: Any, message: str) -> None:
     with pytest.raises(cs.UnsupportedError, match=message):
