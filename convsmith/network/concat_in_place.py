@@ -84,9 +84,10 @@ class _PartsOfWholes:
         """Return the parts of a concatenation that are written so much earlier than the others that the memory of these
         would lie idle, as those of long skip connections are: at most half of the elements that kernels write.
         """
-        places = [self._places.get(name, -1) for name, _, _ in rows]
-        sizes = [prod(self._graph.values[name].shape) for name, _, _ in rows]
-        order = sorted((n for n, x in enumerate(direct) if x), key=lambda n: places[n])
+        written = {n: name for n, (name, _, _) in enumerate(rows) if direct[n]}
+        places = {n: self._places.get(name, -1) for n, name in written.items()}
+        sizes = {n: prod(self._graph.values[name].shape) for n, name in written.items()}
+        order = sorted(written, key=lambda n: places[n])
         found: Sequence[int] = ()
         for count in range(1, len(order)):
             gap = places[order[count]] - places[order[count - 1]]

@@ -43,15 +43,22 @@ def _window(node: GraphNode) -> OnnxWindow:
 
 
 def _conv(node: GraphNode) -> None:
-    t = node.type()
-    options = {"dt": (t, t, t), **({"dir": "FWD_B", "bia_dt": t} if node.has(2) else {})}
+    t, constants = node.type(), node.reader.constants
+    has_bias = node.has(2) and node.inputs[2] in constants
+    options = {"dt": (t, t, t), **({"dir": "FWD_B", "bia_dt": t} if has_bias else {})}
     problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), **options)
-    if node.inputs[1] in node.reader.constants:
+    if node.inputs[1] in constants:
         weights = node.moved(1, lambda x: x.reshape(problem.wei_shape))
     else:
         weights = node.between(Reshape(t, prod(problem.wei_shape)), {"src": node.inputs[1]}, problem.wei_shape)
     arguments = {"src": node.inputs[0], "wei": weights}
-    node.add(problem, {**arguments, "bia": node.inputs[2]} if node.has(2) else arguments)
+    if has_bias or not node.has(2):
+        node.add(problem, {**arguments, "bia": node.inputs[2]} if has_bias else arguments)
+        return
+    sums = node.between(problem, arguments)
+    along = (problem.oc, *(1,) * len(problem.o))
+    bias = node.between(Reshape(t, problem.oc), {"src": node.inputs[2]}, along)
+    node.add(Pointwise(t, (problem.dst_shape, along), "add"), {"src_0": sums, "src_1": bias})
 
 
 def _conv_transpose(node: GraphNode) -> None:

@@ -73,6 +73,7 @@ def test_weights_of_a_convolution_may_be_computed() -> None:
     b = NetworkBuilder()
     weights = b.op("Neg", b.input("w", 8, 4, 3, 3))
     _check(b.model(b.op("Conv", b.input("x", 2, 4, 9, 9), weights, b.input("bias", 8), pads=[1] * 4)), exact=True)
+    _check(b.model(b.op("Conv", b.input("z", 1, 4, 5, 5), b.weights(8, 4, 3, 3), "bias")), exact=True)
     grouped = b.op("Conv", b.input("y", 1, 8, 7, 7), b.input("v", 8, 4, 1, 1), group=2)
     _check(b.model(grouped), exact=True)
 

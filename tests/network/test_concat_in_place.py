@@ -131,6 +131,11 @@ def test_an_early_part_is_copied_if_it_is_the_smaller_one(channels: int, layers:
     assert _copied(_built(skipped)) == copies
 
 
+def test_a_part_may_be_a_constant() -> None:
+    net = _built(lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 32, 3), b.weights(2, 32, 6, 5), axis=1), 64))
+    assert _copied(net) == ["part"]
+
+
 def test_a_part_may_have_another_shape_too() -> None:
     b = NetworkBuilder(6)
     x = b.input("x", 4, 32)

@@ -1,4 +1,4 @@
-"""Random graphs of values of all ranks, which broadcast, beside ONNX Runtime: operands are computed, not constants."""
+"""Random graphs of values of all ranks, which broadcast, beside ONNX Runtime: most operands are computed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class _Graph:
         return self.r.choice(found) if found else None
 
     def of(self, shape: Sequence[int]) -> _Drawn:
-        """Return a value of a shape, if there is none yet a new input."""
+        """Return a value of a shape, if there is none yet a new input; sometimes a constant."""
+        if self.r.random() < 0.1:
+            return _Drawn(self.b.weights(*shape), tuple(shape))
         found = [x for x in self.values if x.shape == tuple(shape)]
         if found and self.r.random() < 0.8:
             return self.r.choice(found)
@@ -183,7 +185,8 @@ _KINDS = (
 def _drawn(seed: int) -> Any:
     """A random model of three to nine operators. Every value that no node reads is an output."""
     g = _Graph(seed)
-    g.of([g.r.choice(_AXES) for _ in range(g.r.choice((1, 2, 2, 3, 4)))])
+    first = [g.r.choice(_AXES) for _ in range(g.r.choice((1, 2, 2, 3, 4)))]
+    g.values.append(_Drawn(g.b.input("x0", *first), tuple(first)))
     nodes = 0
     for _ in range(g.r.randint(3, 9)):
         made = g.r.choice(_KINDS)(g)
