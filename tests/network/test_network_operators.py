@@ -190,7 +190,7 @@ def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None
     machine = registry.target("generic")
     plan = operator_plan(op, machine, 1)
     assert plan.given is not None
-    expected = op.reference(*arrays.values()).reshape(-1)
+    expected = _in_memory(op.result, op.reference(*arrays.values()))
     for kernel in (op.nests().kernel, plan.given.lowered):
         flat = {t.name: _in_memory(t, arrays[t.name]) for t in op.inputs}
         memory = {b.name: flat.get(b.name, np.zeros(b.size, numpy_dtype(b.dtype.name))) for b in kernel.params}
@@ -243,7 +243,7 @@ def test_nests_with_inner_arrays_and_their_rewrites_are_close(name: str) -> None
     op, machine = NORMS[name], registry.target("generic")
     arrays, plan = _arrays(op, 1), operator_plan(op, machine, 1)
     assert plan.given is not None
-    expected = op.reference(*arrays.values()).reshape(-1)
+    expected = _in_memory(op.result, op.reference(*arrays.values()))
     for kernel in (op.nests().kernel, plan.given.lowered):
         flat = {name: x.reshape(-1) for name, x in arrays.items()}
         memory = {b.name: flat.get(b.name, np.zeros(b.size, np.float32)) for b in kernel.params}
