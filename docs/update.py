@@ -27,7 +27,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for
 _BLOCK = re.compile(r"^```(?P<kind>[a-z]+(?: measured)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _END = "--- end of output ---"
 CHOSEN = "intel-server"
-"""The micro-architecture for which the commands of the pages choose configs, on any machine."""
+"""The micro-architecture for which commands choose configs, on any machine; those that show times are run for this one.
+"""
 
 
 def code_blocks(page: str, kind: str) -> Iterator[str]:
@@ -40,7 +41,8 @@ def updated(page: str, measured: bool = False) -> str:
     kinds = ("console", "console measured") if measured else ("console",)
     blocks = [block for block in _BLOCK.finditer(page) if block["kind"] in kinds]
     commands = [_commands(block["text"]) for block in blocks]
-    outputs = iter(_run([command for block in commands for command in block]))
+    chosen = ["" if block["kind"] == kinds[-1] and measured else CHOSEN for block in blocks]
+    outputs = iter(_run([(command, each) for block, each in zip(commands, chosen) for command in block]))
     for block, here in reversed(list(zip(blocks, [[(c, next(outputs)) for c in block] for block in commands]))):
         text = "".join(f"$ {command}\n{output}" for command, output in here)
         page = f"{page[: block.start('text')]}{text}{page[block.end('text') :]}"
@@ -51,19 +53,24 @@ def _commands(block: str) -> list[str]:
     return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
 
 
-def _run(commands: Sequence[str]) -> list[str]:
-    """Return what each command prints; one shell runs them all. Ends the program when one fails."""
+def _run(commands: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what each command prints for its micro-architecture; one shell runs them all. Ends the program when one
+    fails.
+    """
     if not commands:
         return []
-    parts = [f"{{ {command}\n}} 2>&1\necho '{_END}' $?\n" for command in commands]
+    parts = [
+        f"export CONVSMITH_MICRO_ARCHITECTURE={chosen}\n{{ {command}\n}} 2>&1\necho '{_END}' $?\n"
+        for command, chosen in commands
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off", "CONVSMITH_MICRO_ARCHITECTURE": CHOSEN}
+    environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off"}
     environment |= {"PATH": programs, "NO_COLOR": "1"}
     shell = ["bash", "-o", "pipefail", "-c", "".join(parts)]
     done = subprocess.run(shell, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     found = re.findall(rf"(.*?){_END} (\d+)\n", done.stdout, re.DOTALL)
-    for command, (output, status) in zip(commands, found, strict=True):
+    for (command, _), (output, status) in zip(commands, found, strict=True):
         if status != "0":
             sys.exit(f"$ {command}\n{output}exit status {status}")
     return [output for output, _ in found]
