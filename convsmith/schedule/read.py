@@ -278,10 +278,12 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     row, taps = st.of("m")[-1].name, [x for x in nest.unrolled if x.role == "k" and x.level == "register"]
     cut = [x for x in nest.around if x.of in loops.symbolic and x.is_tiled]
+    shared = config.threads > 1 and len(st.axes) <= 1  # threads share one loop, which has no pieces beside it
+    has_borders = peels(k) and not shared
     for x in cut:
         rest = dict(config.tails()).get(x.of, x.tile)
         beside = [y for y in taps if loops.axes[y.of] == loops.axes[x.of]]
-        borders = tuple(beside) if peels(k) else None
+        borders = tuple(beside) if has_borders else None
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
             again = x.role == "m"
@@ -289,12 +291,11 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
             continue
         (inner,) = (y for y in (*nest.pixels, *nest.vectors) if y.of == x.of)
         drained = (written[inner],) if written else ()
-        shared = config.threads > 1 and len(st.axes) <= 1
         if x.of == row:
             s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared, False, borders)
         else:  # few kinds of pieces, because each of them has all pieces of the loops within it
             s.run(pieces, x, "", inner, (x.tile, x.tile, x.tile), drained, False, True, borders)
-    if cut and peels(k):
+    if cut and has_borders:
         s.run(simplify)
         s.run(restrict, (*(x for x in nest.reduce if x not in nest.classes and x not in taps), *map(_at_border, taps)))
 
