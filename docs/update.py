@@ -41,7 +41,7 @@ def updated(page: str, measured: bool = False) -> str:
     kinds = ("console", "console measured") if measured else ("console",)
     blocks = [block for block in _BLOCK.finditer(page) if block["kind"] in kinds]
     commands = [_commands(block["text"]) for block in blocks]
-    chosen = ["" if block["kind"] == kinds[-1] and measured else CHOSEN for block in blocks]
+    chosen = ["" if block["kind"].endswith("measured") else CHOSEN for block in blocks]
     outputs = iter(_run([(command, each) for block, each in zip(commands, chosen) for command in block]))
     for block, here in reversed(list(zip(blocks, [[(c, next(outputs)) for c in block] for block in commands]))):
         text = "".join(f"$ {command}\n{output}" for command, output in here)

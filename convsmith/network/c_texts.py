@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from convsmith.network.export import NetworkInterface
 
 __all__ = [
-    "PERIOD", "bound_of", "compared_places", "example_text", "header_text", "largest", "manifest_text", "returns_bits",
-    "sample", "sample_bits",
+    "PERIOD", "bound_of", "compared_places", "decoded_text", "example_text", "header_text", "largest", "manifest_text",
+    "returns_bits", "sample", "sample_bits", "sample_of_bits",
 ]  # fmt: skip
 
 _SAMPLES = 64
@@ -54,6 +54,18 @@ def sample(shape: Sequence[int], type_: str) -> Array:
 def sample_bits(type_: str) -> list[int]:
     """Return the bits of the first elements of a sample, for a type that other languages lack."""
     return [int(x) for x in sample((PERIOD,), type_).view(np.uint16)]
+
+
+def sample_of_bits(p: Parameter) -> tuple[str, str]:
+    """Return, in C and C++, the declaration of the bits of a sample, and the expression of its element i."""
+    bits = ", ".join(map(str, sample_bits(p.type)))
+    return f"    static const uint16_t bits_of_{p.name}[] = {{{bits}}};", f"bits_of_{p.name}[i % {PERIOD}]"
+
+
+def decoded_text(type_: str, text: str) -> str:
+    """Return, in C and C++, the number whose bits in a type of 16 bits are the expression ``text``."""
+    fraction, exponent, ratio = C_NUMBERS[type_][:3]
+    return f"decoded({text}, {fraction}, {exponent}, {ratio})"
 
 
 def returns_bits(program: NetworkProgram) -> bool:
@@ -174,8 +186,8 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
         if p.tensor is not None and not p.is_written:
             value = "((int)(i * 7 % 5) - 2) * 0.25" if numpy_dtype(p.type).kind == "f" else "i * 7 % 5"
             if p.type in SMALL_FLOATS:
-                yield f"    static const uint16_t bits_of_{p.name}[] = {{{', '.join(map(str, sample_bits(p.type)))}}};"
-                value = f"bits_of_{p.name}[i % {PERIOD}]"
+                declaration, value = sample_of_bits(p)
+                yield declaration
             yield f"    for (size_t i = 0; i < {p.elements}; i++)"
             yield f"        {p.name}[i] = ({C_TYPES[p.type]})({value});"
     threads = ["NULL", "NULL"] if own.is_shared else []
@@ -186,8 +198,7 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
         values = compared_places(samples[x.name])[1]
         most, found = largest(samples[x.name]), f"{y}[places_of_{y}[i]]"
         if x.type in SMALL_FLOATS:
-            fraction, exponent, ratio = C_NUMBERS[x.type][:3]
-            found = f"decoded({found}, {fraction}, {exponent}, {ratio})"
+            found = decoded_text(x.type, found)
         yield f"    for (size_t i = 0; i < {len(values)}; i++) {{"
         yield f"        double found = (double){found};"
         yield f"        if (!(fabs(found - values_of_{y}[i]) <= {bound * most!r})) {{"

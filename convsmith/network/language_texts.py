@@ -9,7 +9,16 @@ from convsmith.exporter.c_numbers import C_NUMBERS, function_texts
 from convsmith.exporter.header import C_TYPES, macro, tensor_text
 from convsmith.exporter.interface import Parameter
 from convsmith.exporter.rust import CALLBACKS, THREADS, UNUSED, check_functions, declared
-from convsmith.network.c_texts import PERIOD, bound_of, compared_places, largest, returns_bits, sample_bits
+from convsmith.network.c_texts import (
+    PERIOD,
+    bound_of,
+    compared_places,
+    decoded_text,
+    largest,
+    returns_bits,
+    sample_bits,
+    sample_of_bits,
+)
 from convsmith.network.program import NetworkProgram
 from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
@@ -104,9 +113,8 @@ def _cpp_main(program: NetworkProgram, own: NetworkInterface, samples: Mapping[s
         if _is_input(p):
             value = "(int(i * 7 % 5) - 2) * 0.25" if numpy_dtype(p.type).kind == "f" else "i * 7 % 5"
             if p.type in SMALL_FLOATS:
-                bits = ", ".join(map(str, sample_bits(p.type)))
-                yield f"    static const uint16_t bits_of_{p.name}[] = {{{bits}}};"
-                value = f"bits_of_{p.name}[i % {PERIOD}]"
+                declaration, value = sample_of_bits(p)
+                yield declaration
             yield f"    for (std::size_t i = 0; i < {p.elements}; i++)"
             yield f"        {p.name}[i] = static_cast<{kind}>({value});"
     given = [*(f"{p.name}.get()" for p in own.interface.parameters), *(["nullptr"] * 2 if own.is_shared else [])]
@@ -119,8 +127,7 @@ def _cpp_main(program: NetworkProgram, own: NetworkInterface, samples: Mapping[s
         yield f"    static const double values_of_{name}[] = {{{values}}};"
         limit, number = repr(bound_of(program) * largest(x)), "static_cast<double>(x)"
         if type_ in SMALL_FLOATS:
-            fraction, exponent, ratio = C_NUMBERS[type_][:3]
-            number = f"static_cast<double>(decoded(x, {fraction}, {exponent}, {ratio}))"
+            number = f"static_cast<double>({decoded_text(type_, 'x')})"
         yield f"    const auto number_of_{name} = []({C_TYPES[type_]} x) {{ return {number}; }};"
         checked = f"{name}.get(), places_of_{name}, values_of_{name}, {limit}, number_of_{name}"
         yield f'    if (!is_right("{name}", {checked}))'

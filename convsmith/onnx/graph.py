@@ -20,6 +20,7 @@ from convsmith.diag.printable import printable
 from convsmith.network.builder import NO_KERNEL, TYPES_OF_VALUES, GraphBuilder, unavailable
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
+from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.graph_bodies import body_of
 from convsmith.onnx.graph_expansions import expanded
@@ -27,11 +28,11 @@ from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
-from convsmith.runtime.arrays import Array
+from convsmith.runtime.arrays import Array, numpy_dtype
 
 __all__ = ["GraphReader", "ModelGraphNode", "read_graph"]
 
-_SMALL_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+_SMALL_TYPES = {str(numpy_dtype(x)): x for x in SMALL_FLOATS}
 """Types of 16 bits, by numpy's names, in which a model may store values that kernels compute in f32."""
 
 

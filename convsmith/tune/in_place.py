@@ -61,7 +61,7 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
     taps = {d.name: d.size for d in st.of("k") if d.sort == "taps" and d.axis in cut}
     if not cut or not tile.keys() <= {lane, st.n, *rows.values(), *taps}:
         return
-    if threads > 1 and len(rows) == 1:  # threads share rows of pixels, which pieces of one size would not cover
+    if threads > 1 and len(rows) == 1:  # the loop that threads share has no pieces for borders
         return
     if loops.kinds[lane] == "batch" and tile[lane] > MAX_VECTORS_OF_GROUPS * nests.model.filled(lane):
         return
