@@ -231,6 +231,6 @@ PASSES_OF_DEVICES = {
     "load_matrices", "load_once",
     "stage_results", "store_matrices",
     "map_to_threads", "multicast", "pipeline_copies", "share_registers", "signal_steps", "split_barriers",
-    "spread_lanes", "tensor_copies", "unswitch_uniform",
+    "spread_lanes", "take_turns", "tensor_copies", "unswitch_uniform",
 }  # fmt: skip
 """Passes that only kernels of devices run."""

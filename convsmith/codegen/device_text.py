@@ -322,7 +322,7 @@ class ThreadEmitter(FunctionEmitter):
             raise InternalError(f"{self.symbol}: warps have no loop over lanes")
         if s.kind == "warp" and 0 not in self.numbers:
             self.numbers[0] = self._number(s, 0)  # lane numbers are emitted once, before all branches
-        number = self.numbers[0] if s.kind == "lane" and 0 in self.numbers else self._number(s, n)
+        number = self.numbers[n] if s.kind in ("lane", "warp") and n in self.numbers else self._number(s, n)
         if not (s.lo.is_const and s.lo.const == 0):
             number = self.put(f"add {self.it} {number}, {self.index(s.lo)}")
         self.vars[s.var] = number

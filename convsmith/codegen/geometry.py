@@ -24,7 +24,7 @@ from convsmith.ir.stmt import (
     TensorCopy,
 )
 from convsmith.ir.tensor_map import TensorMap
-from convsmith.ir.threads import slots_of
+from convsmith.ir.threads import slots_of, team_count
 from convsmith.ir.walk import statements_of
 
 __all__ = ["Geometry", "geometry", "is_pipelined", "tensor_maps"]
@@ -97,16 +97,16 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     if loops["group"] or len(sizes["warp"]) != 1 or len(sizes["lane"]) != 1:
         raise InternalError(f"{kernel.name}: a pipelined loop serves warps of one number of lanes, found {sizes}")
     (warps,), (lanes,) = sizes["warp"], sizes["lane"]
+    teams = team_count(kernel.body)
     axes = {s.var: n for n, s in enumerate(reversed(groups))}
     axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
     allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
     slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy) and not s.is_store])
     shared = sum(taken_bytes(b.nbytes, SLOTS) for b in dict.fromkeys(allocated))
-    shared += barrier_bytes(slots)
+    shared += barrier_bytes(slots, teams)
     clusters = [s for s in groups if s.kind == "cluster"]
-    return Geometry(
-        _extents(kernel, groups), (lanes, warps + 1, 1), shared, axes, _extents(kernel, clusters) if clusters else ()
-    )
+    group = lanes, warps * teams + 1, 1
+    return Geometry(_extents(kernel, groups), group, shared, axes, _extents(kernel, clusters) if clusters else ())
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:

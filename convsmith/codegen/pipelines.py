@@ -29,6 +29,7 @@ from convsmith.ir.stmt import (
     Commit,
     Fence,
     For,
+    If,
     Kernel,
     Let,
     Meet,
@@ -37,9 +38,10 @@ from convsmith.ir.stmt import (
     ShareRegisters,
     Stmt,
     TensorCopy,
+    Turn,
     Wait,
 )
-from convsmith.ir.threads import pipeline_parts, slots_of
+from convsmith.ir.threads import pipeline_parts, slots_of, team_count
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of
 
@@ -84,9 +86,13 @@ class PipelineEmitter(ThreadEmitter):
         self.slots_of_loop = slots_of(self.copies)
         around = [s for s in statements_of(kernel.body) if isinstance(s, For) and self.loop in statements_of(s.body)]
         self.rounds = next((s for s in around if s.kind == "serial"), None)
+        self.team = next((s for s in around if s.kind == "team"), None)
         self.has_fence = any(isinstance(s, Fence) and s.of == "barriers" for s in statements_of(kernel.body))
         self.shared_registers = next((s for s in statements_of(kernel.body) if isinstance(s, ShareRegisters)), None)
-        self.warps = self.geometry.group[1] - 1
+        self.teams = team_count(kernel.body)
+        self.warps = (self.geometry.group[1] - 1) // self.teams
+        """Groups of warps of a team."""
+        self.number_of_team = ""
         self.groups = max(x.groups for x in self.copies)
         """Groups of a cluster that fill slots of each other; 1 if a group fills its own alone."""
         self.reached = 1
@@ -109,6 +115,9 @@ class PipelineEmitter(ThreadEmitter):
             self.is_consuming = True
             METHODS[For](self, For(s.var, s.lo, s.hi, self.parts.around(self.consumed)))
             self.is_consuming = False
+        elif s is self.team and not self.is_producing:
+            self.vars[s.var] = self.number_of_team
+            self.stmt(s.body)
         elif s is self.consumed:
             for x in self.parts.uses:
                 self.stmt(x)
@@ -128,7 +137,7 @@ class PipelineEmitter(ThreadEmitter):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
         self.first_barrier = self.taken
-        self.taken += barrier_bytes(self.slots_of_loop)
+        self.taken += barrier_bytes(self.slots_of_loop, self.teams)
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
         is_first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")
@@ -144,12 +153,14 @@ class PipelineEmitter(ThreadEmitter):
         for slot in range(self.slots_of_loop):
             self.spell(self.calls.init, at=self._barrier_at("full", slot), count=1)
             self.spell(self.calls.init, at=self._barrier_at("free", slot), count=arrivals)
+        for team in range(self.teams) if self.teams > 1 else ():
+            self.spell(self.calls.init, at=self._barrier_at("turn", team), count=arrivals)
         if self.has_fence:
             self.spell(self.calls.initialised)
         self.lines.append(f"  br label %{ready}")
         self.start(ready)
         self.spell(self.calls.meet if first else self.dialect.barrier)
-        is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
+        is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps * self.teams}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
         if self.shared_registers is not None:
@@ -163,6 +174,9 @@ class PipelineEmitter(ThreadEmitter):
         self.is_producing = False
         self.lines.append(f"  br label %{end}")
         self.start(consume)
+        if self.team is not None:
+            self.number_of_team = self.put(f"udiv {self.it} {warp}, {self.warps}")
+            self.numbers[1] = self.put(f"urem {self.it} {warp}, {self.warps}")
         super().stmt(body)
         self.lines.append(f"  br label %{end}")
         self.start(end)
@@ -171,9 +185,9 @@ class PipelineEmitter(ThreadEmitter):
 
     # -- barriers
     def _barrier_at(self, kind: str, slot: int | str) -> str:
-        """Return the address of the barrier of a ``slot``, which is full or free."""
+        """Return the address of the barrier of a ``slot``, which is full or free, or of the turn of a team."""
         space, name = f"addrspace({self.spaces['shared']})", self.dialect.dynamic
-        start = self.first_barrier + (BARRIER * self.slots_of_loop if kind == "free" else 0)
+        start = self.first_barrier + BARRIER * self.slots_of_loop * ("full", "free", "turn").index(kind)
         if isinstance(slot, int):
             return self.shared_at(start + BARRIER * slot)
         place = self.put(f"getelementptr i8, ptr {space} {name}, i32 {start}")
@@ -191,8 +205,13 @@ class PipelineEmitter(ThreadEmitter):
         if self.rounds is None:
             number = number - self.loop.lo
         elif count.is_const:
-            number = self.rounds.var * count + number - self.loop.lo
+            number = self._round() * count + number - self.loop.lo
         return self.as_word(self.index(number))
+
+    def _round(self) -> Index:
+        """Return the number of the round of a group, each of which one team computes."""
+        assert self.rounds is not None
+        return self.rounds.var if self.team is None else self.rounds.var * self.teams + self.team.var
 
     def _slot_and_turn(self) -> tuple[str, str]:
         """Return the slot of a step, and how many times the slot has been used before."""
@@ -269,6 +288,22 @@ class PipelineEmitter(ThreadEmitter):
     def _ShareRegisters(self, s: ShareRegisters) -> None:
         self.spell(self.calls.take, count=s.count)
 
+    def _Turn(self, s: Turn) -> None:
+        """Wait until the team of the round before has passed its turn, or let each warp pass it to the next team.
+
+        The barrier of a team ends a phase with each turn that it is given. The first team begins, so that its phases
+        are one behind.
+        """
+        assert self.team is not None and self.rounds is not None
+        team = self.as_word(self.number_of_team)
+        if s.part == "pass":
+            following = self.put(f"urem i32 {self.put(f'add i32 {team}, 1')}, {self.teams}")
+            self._arrive("turn", following, self._is_first_lane())
+            return
+        is_first = self.put(f"zext i1 {self.put(f'icmp eq i32 {team}, 0')} to i32")
+        turn = self.put(f"xor i32 {self.as_word(self.index(self.rounds.var))}, {is_first}")
+        self._wait(self._barrier_at("turn", team), self.put(f"and i32 {turn}, 1"))
+
     def _TensorCopy(self, s: TensorCopy) -> None:
         self.open_stores.append(s)
 
@@ -298,7 +333,7 @@ class PipelineEmitter(ThreadEmitter):
             raise InternalError(f"{self.symbol}: `{s}`; legal is a step at a constant distance")
         first = self._is_first_lane()
         if not behind.const:
-            self._arrive(self.slot_of_step, first)
+            self._arrive("free", self.slot_of_step, first)
             return
         step = self.as_word(self.index(self.loop.var - self.loop.lo))
         first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {behind.const}')}")
@@ -318,14 +353,14 @@ class PipelineEmitter(ThreadEmitter):
 
     def _free(self, step: str, is_asked: str) -> None:
         """Free the slot of a ``step``, in the selected threads."""
-        self._arrive(self.put(f"urem i32 {step}, {self.slots_of_loop}"), is_asked)
+        self._arrive("free", self.put(f"urem i32 {step}, {self.slots_of_loop}"), is_asked)
 
-    def _arrive(self, slot: str, is_asked: str) -> None:
-        """Let the selected threads signal that a slot is free."""
-        free, on = self.label("free"), self.label("on")
+    def _arrive(self, kind: str, number: str, is_asked: str) -> None:
+        """Let the selected threads signal that a slot is free, or that it is a team's turn."""
+        free, on = self.label(kind), self.label("on")
         self.lines.append(f"  br i1 {is_asked}, label %{free}, label %{on}")
         self.start(free)
-        barrier = self._barrier_at("free", slot)
+        barrier = self._barrier_at(kind, number)
         if self.reached == 1:
             self.spell(self.calls.arrive, at=barrier)
         for group in range(self.reached) if self.reached > 1 else ():
@@ -372,7 +407,7 @@ class PipelineEmitter(ThreadEmitter):
 
 _SIGNALS: dict[type[Stmt], Callable[[PipelineEmitter, Any], None]] = {
     kind: getattr(PipelineEmitter, f"_{kind.__name__}")
-    for kind in (Receive, Fence, TensorCopy, Commit, Wait, Release, ShareRegisters)
+    for kind in (Receive, Fence, TensorCopy, Commit, Wait, Release, ShareRegisters, Turn)
 }
 
 
@@ -392,8 +427,10 @@ def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:
         return instead
     if isinstance(body, Block):
         return _path_to(loop, next(s for s in body.stmts if loop in statements_of(s)), instead)
-    assert isinstance(body, (Alloc, Let, For))
+    assert isinstance(body, (Alloc, Let, For, If))
     inner = _path_to(loop, body.body, instead)
+    if isinstance(body, If):
+        return If(body.cond, inner)
     if isinstance(body, Let):
         return Let(body.var, body.value, inner)
     return inner if isinstance(body, Alloc) else For(body.var, body.lo, body.hi, inner, body.kind)

@@ -41,6 +41,7 @@ from convsmith.ir.stmt import (
     ShareRegisters,
     Stmt,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.text import head_text
@@ -185,7 +186,7 @@ class DeviceMachine(ValueMachine, ABC):
     def _ordered(self, s: Stmt) -> Underway:
         """Return what is under way around a statement that orders it."""
         if self._flight is None:
-            raise self._error(f"`{s}` stands in a kernel without a signalled loop")
+            raise self._error(f"`{head_text(s)}` stands in a kernel without a signalled loop")
         return self._flight
 
     def _end_flight(self) -> None:
@@ -197,6 +198,20 @@ class DeviceMachine(ValueMachine, ABC):
 
     def _share_registers(self, s: ShareRegisters) -> None:
         self._legal(self._ordered(s).share_registers(s.count, s.copiers))
+
+    def _teams(self, s: For) -> None:
+        """Run the iterations of a loop over teams, one after the other."""
+        lo, hi = self._index(s.lo), self._index(s.hi)
+        self._begin(s.var)
+        for i in range(lo, hi):
+            self._env[s.var] = i
+            self._ordered(s).begin_turn()
+            self._stmt(s.body)
+            self._legal(self._ordered(s).end_turn())
+        self._env.pop(s.var, None)
+
+    def _take_or_pass(self, s: Turn) -> None:
+        self._legal(self._ordered(s).turn(s.part))
 
     def _receive(self, s: Receive) -> None:
         flight = self._ordered(s)

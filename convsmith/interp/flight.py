@@ -48,6 +48,7 @@ class Underway:
         """Numbers of steps of all loops whose copies have started, and that were released."""
         self._first = self._before = 0
         self._has_shared_registers = False
+        self._turn = ""
         self.cluster: Sequence[Underway] = (self,)
         """The groups of the cluster, in their order, each with what it has under way; they run the same steps."""
         self.met = 0
@@ -158,6 +159,26 @@ class Underway:
         self._has_shared_registers = True
         return None
 
+    # -- teams
+    def begin_turn(self) -> None:
+        """Begin an iteration of a loop over teams."""
+        self._turn = "before its turn"
+
+    def turn(self, part: str) -> str | None:
+        """Take or pass the turn of an iteration."""
+        legal = {"take": "before its turn", "pass": "behind its loop"}[part]
+        if self._turn != legal:
+            return f"turn {part} stands {self._turn}; legal is a place {legal}"
+        self._turn = "in its turn" if part == "take" else "behind its turn"
+        return None
+
+    def end_turn(self) -> str | None:
+        """End an iteration of a loop over teams."""
+        turn, self._turn = self._turn, ""
+        if turn in ("behind its turn", "before its turn"):
+            return None
+        return f"an iteration of a team loop ends {turn}, and passes it to no other"
+
     # -- steps
     def enter(self, first: int) -> str | None:
         """Enter a signalled loop at its ``first`` step."""
@@ -165,6 +186,9 @@ class Underway:
             return "no fence of barriers stands before the loop"
         if self.released != self.started:
             return f"{self.started - self.released} steps of the loop before were not released"
+        if self._turn not in ("", "in its turn"):
+            return f"the loop stands {self._turn}: steps of the iteration before may not have been received"
+        self._turn = self._turn and "behind its loop"
         self._first, self._before = first, self.started
         return None
 

@@ -63,6 +63,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.types import PTR, S32
@@ -126,7 +127,7 @@ class _Machine(ClusterMachine):
         self._instructions = instructions
         self._loops: dict[str, Callable[[For], None]] = {
             "grid": self._groups, "cluster": self._clusters, "pipelined": self._pipelined,
-            "signalled": self._signalled, **dict.fromkeys(THREAD_LOOPS, self._threads),
+            "signalled": self._signalled, "team": self._teams, **dict.fromkeys(THREAD_LOOPS, self._threads),
         }  # fmt: skip
         self._statements: dict[type, Callable[[Any], None]] = {
             Block: self._block,
@@ -149,6 +150,7 @@ class _Machine(ClusterMachine):
             Release: self._release,
             Meet: self._lonely,
             ShareRegisters: self._share_registers,
+            Turn: self._take_or_pass,
             Prefetch: self._prefetch,
         }
 

@@ -39,6 +39,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.text import buffer_text, lanes_text
@@ -271,7 +272,7 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
             at.same(i, j)
         for i, j in zip(a.indices, b.indices):
             at.same(i, j)
-    elif isinstance(a, Barrier) and isinstance(b, Barrier):
+    elif isinstance(a, (Barrier, Turn)) and isinstance(b, type(a)):
         scope.require(a.part == b.part, a, b)
     elif isinstance(a, AsyncCopy) and isinstance(b, AsyncCopy):
         at = scope.at(f"copy to {a.dst.buffer}")

@@ -47,6 +47,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.stmt import Block as Sequence
@@ -105,7 +106,7 @@ class _Parser(ValueParser):
             return compound[word]()
         effect = {"barrier": self._barrier, "async": self._async, "commit": lambda: Commit(self._of()),
                   "wait": self._wait, "atomic": self._atomic, "tensor": self._tensor, "receive": Receive,
-                  "meet": Meet, "registers": self._registers,
+                  "meet": Meet, "registers": self._registers, "turn": lambda: Turn(self._next().text),
                   "fence": lambda: Fence(self._next().text), "release": self._release,
                   "prefetch": self._prefetch}  # fmt: skip
         if word == "pass":

@@ -332,7 +332,7 @@ class Rewriter:
         (step,) = self.index((s.step,))
         return s if step is s.step else Release(step, s.to_cluster)
 
-    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _Meet = _ShareRegisters = _leaf
+    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _Meet = _ShareRegisters = _Turn = _leaf
 
 
 class Substitute(Rewriter):

@@ -15,6 +15,8 @@ def taken_bytes(nbytes: int, alignment: int = ALIGNMENT) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-def barrier_bytes(slots: int) -> int:
-    """Return the bytes that the barriers of a pipeline with ``slots`` slots take from shared memory."""
-    return taken_bytes(BARRIER * 2 * slots)
+def barrier_bytes(slots: int, teams: int = 1) -> int:
+    """Return the bytes that the barriers of a pipeline with ``slots`` slots take from shared memory, and those of the
+    turns of several ``teams``.
+    """
+    return taken_bytes(BARRIER * (2 * slots + (teams if teams > 1 else 0)))

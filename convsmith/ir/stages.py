@@ -43,6 +43,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.value import (
@@ -96,14 +97,14 @@ class Stage:
 
 
 _ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Meet, Prefetch,
-               ShareRegisters}  # fmt: skip
+               ShareRegisters, Turn}  # fmt: skip
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False, tables=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
 TENSORISED = Stage(
-    "tensorised", _ALL, _VECTOR, _LOOPS | {"scalable", "signalled", "cluster"}, lanes=True, pointers=True
+    "tensorised", _ALL, _VECTOR, _LOOPS | {"scalable", "signalled", "cluster", "team"}, lanes=True, pointers=True
 )
 UNROLLED = Stage(
     "unrolled", _ALL, _VECTOR, TENSORISED.loops - {"unrolled"}, lanes=True, pointers=True, constant_registers=True

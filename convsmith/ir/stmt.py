@@ -25,10 +25,13 @@ THREAD_LOOPS = ("group", "warp", "lane")
 """Kinds of the loops whose iterations are the threads of a group, from the outermost to the innermost."""
 GROUP_LOOPS = ("grid", "cluster")
 """Loops whose iterations are groups of threads."""
-LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "signalled", *GROUP_LOOPS, *THREAD_LOOPS)
+LOOP_KINDS = (
+    "serial", "unrolled", "parallel", "scalable", "pipelined", "signalled", "team", *GROUP_LOOPS, *THREAD_LOOPS
+)  # fmt: skip
 PIPELINED = ("pipelined", "signalled")
 """Kinds of loops whose copies through tensor maps run ahead."""
 BARRIER_PARTS = ("whole", "arrive", "wait")
+TURN_PARTS = ("take", "pass")
 GROUPED = ("copies", "products", "stores")
 """Kinds of operations that a thread closes groups of, and waits for."""
 FENCED = ("registers", "shared", "barriers")
@@ -97,6 +100,10 @@ class For(Stmt):
     In a ``signalled`` loop, statements order them: the elements that a copy brings are there once a :class:`Receive`
     has been executed, and a copy for a later iteration starts once a :class:`Release` has freed its slot.  Products of
     instructions that read shared memory end at a :class:`Wait` there, and need each a :class:`Fence` before them.
+
+    A group has as many *teams* of warps as a ``team`` loop has iterations, each of which executes the iteration of its
+    number. An iteration has a signalled loop between two :class:`Turn` statements, and runs it once the iteration
+    before it, maybe one of an earlier run of the loop, has received all of its copies; all else runs beside others.
     """
 
     var: Var
@@ -338,7 +345,16 @@ class ShareRegisters(Stmt):
     copiers: int
 
 
-SIGNALS = (Fence, Receive, Release, Meet, ShareRegisters)
+@_statement
+class Turn(Stmt):
+    """Orders the signalled loops of the iterations of a ``team`` loop: an iteration takes its turn before its loop, and
+    then passes it to the next iteration.
+    """
+
+    part: str
+
+
+SIGNALS = (Fence, Receive, Release, Meet, ShareRegisters, Turn)
 """Statements of all threads of a group that order asynchronous operations."""
 FENCES = (Barrier, AsyncCopy, Commit, Wait, *SIGNALS)
 """Statements that order the memory accesses of threads: no access moves across a fence."""

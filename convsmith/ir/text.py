@@ -50,6 +50,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.value import (
@@ -293,6 +294,8 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
         out.append(f"{pad}receive")
     elif isinstance(s, ShareRegisters):
         out.append(f"{pad}registers {s.count} beside {s.copiers}")
+    elif isinstance(s, Turn):
+        out.append(f"{pad}turn {s.part}")
     elif isinstance(s, Release):
         out.append(f"{pad}release step {s.step}" + (" to cluster" if s.to_cluster else ""))
     elif isinstance(s, Meet):

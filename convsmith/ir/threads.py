@@ -92,6 +92,12 @@ def slots_of(copies: Sequence[TensorCopy]) -> int:
     return buffer.size // sum(s.map.size * s.groups for s in copies if s.dst.buffer is buffer)
 
 
+def team_count(body: Stmt) -> int:
+    """Return the number of teams of warps that take turns; 1 if all warps of a group work together."""
+    loop = next((s for s in statements_of(body) if isinstance(s, For) and s.kind == "team"), None)
+    return 1 if loop is None else (loop.hi - loop.lo).const
+
+
 class ThreadScope:
     """The loops over threads around a statement, and the variables whose values differ between threads."""
 

@@ -28,6 +28,7 @@ from convsmith.ir.stmt import (
     PIPELINED,
     SIGNALS,
     THREAD_LOOPS,
+    TURN_PARTS,
     Alloc,
     AsyncCopy,
     AtomicAdd,
@@ -48,6 +49,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.threads import ThreadScope, pipeline_parts
@@ -208,6 +210,8 @@ class _Verifier:
                 self._plain(s.step, "a step")
             if (isinstance(s, Meet) or (isinstance(s, Release) and s.to_cluster)) and "cluster" not in self._loops:
                 self._fail(f"`{s}` stands outside of a cluster loop, whose groups it is for")
+            if isinstance(s, Turn) and ("team" not in self._loops or s.part not in TURN_PARTS):
+                self._fail(f"`{s}`; legal is turn {' or '.join(TURN_PARTS)}, in a team loop")
             self._threads.effect(s)
         elif isinstance(s, Prefetch):
             self._access(s.buffer, s.index, None)
@@ -232,6 +236,8 @@ class _Verifier:
             self._fail("a scalable loop carries no pointers, and stands in no other")
         if s.kind in PIPELINED:
             self._pipelined(s)
+        if s.kind == "team" and (s.carried or self._formals is not None or not {"serial", "grid"} >= set(self._loops)):
+            self._fail("a team loop carries no pointers, and stands in grid loops and serial loops only")
         if s.kind in GROUP_LOOPS or s.kind in THREAD_LOOPS:
             self._threads.loop(s, self._loops, self._formals is not None)
             if s.kind in GROUP_LOOPS and any(b.scope == "shared" for b in self._buffers):
@@ -251,8 +257,8 @@ class _Verifier:
 
     def _pipelined(self, s: For) -> None:
         """Require copies through tensor maps, and then statements without any."""
-        if s.carried or self._formals is not None or not {*GROUP_LOOPS, "serial"} >= set(self._loops):
-            self._fail(f"a {s.kind} loop carries no pointers, and stands in loops over groups and serial loops only")
+        if s.carried or self._formals is not None or not {*GROUP_LOOPS, "serial", "team"} >= set(self._loops):
+            self._fail(f"a {s.kind} loop carries no pointers, and stands in loops over groups or teams and serial ones")
         if pipeline_parts(s) is None:
             self._fail(f"the body of a {s.kind} loop begins with all of its copies through tensor maps")
 

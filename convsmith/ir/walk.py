@@ -43,6 +43,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
     TensorCopy,
+    Turn,
     Wait,
 )
 from convsmith.ir.value import (
@@ -111,6 +112,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Receive: _no_children,
     Meet: _no_children,
     ShareRegisters: _no_children,
+    Turn: _no_children,
     Release: lambda n: (n.step,),
     Prefetch: lambda n: n.index,
 }
@@ -119,7 +121,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
 WITHOUT_STATEMENTS = frozenset(
     {
         Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release, Meet,
-        Prefetch, ShareRegisters,
+        Prefetch, ShareRegisters, Turn,
     }
 )  # fmt: skip
 """Classes of statements that contain no statement."""

@@ -1,7 +1,7 @@
 """Copies of a copy engine that serve more than the present step of a group.
 
 These checks decide whether the cluster of a config is legal and its copies have parts for all groups, and whether
-operands may stay in shared memory for all tiles of a group.
+operands may stay in shared memory for all tiles of a group, and whether teams of its warps may take turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
 
-__all__ = ["cluster_flaw", "parts_flaw", "resident_flaw"]
+__all__ = ["cluster_flaw", "parts_flaw", "resident_flaw", "teams_flaw"]
 
 
 def cluster_flaw(loops: Loops, legal: Sequence[str], config: Config, machine: Machine) -> ConfigError | None:
@@ -73,6 +73,20 @@ def resident_flaw(st: Statement, nest: Nest, config: Config, is_persistent: bool
     if not is_persistent:
         why = "a group computes one tile, or tiles of different numbers of steps; legal is no operand"
     return ConfigError("resident", f"--resident={','.join(names)}: {why}")
+
+
+def teams_flaw(st: Statement, config: Config, is_persistent: bool) -> ConfigError | None:
+    """Return the error if teams of warps cannot compute the tiles of a group in turn, of which it has several if it
+    ``is_persistent``; otherwise None.
+    """
+    if config.teams == 1:
+        return None
+    given = {"--cluster=": config.tiles_at("cluster"), "--resident=": config.staged("resident")}
+    others = [word for word, value in given.items() if value]
+    if st.c.name in config.staged("shared"):
+        others.append(f"{st.c.name} in --shared=")
+    why = f"legal is none of {', '.join(others)}" if others else "a group computes one tile; legal is --teams=1"
+    return ConfigError("teams", f"--teams={config.teams}: {why}") if others or not is_persistent else None
 
 
 def _is_moved(view: View, nest: Nest) -> bool:

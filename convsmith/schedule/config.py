@@ -95,6 +95,7 @@ class Config:
     copies: str
     rounds: bool
     load_ahead: bool
+    teams: int
     register_file: int
     barriers: str
     carry: bool

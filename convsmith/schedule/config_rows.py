@@ -30,6 +30,7 @@ REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardw
 LAYOUTS = ("pad", "swizzle", "fragments")
 """The layouts of copies in shared memory."""
 MAX_BUFFERS = 8
+MAX_TEAMS = 4
 """Maximum number of copies of an operand in shared memory."""
 
 
@@ -278,6 +279,13 @@ def _check_load_ahead(config: Config, value: bool) -> None:
         raise ConfigError("load_ahead", "--load_ahead=yes: factors are loaded from shared memory; needs --shared=")
 
 
+def _check_teams(config: Config, value: int) -> None:
+    if not 1 <= value <= MAX_TEAMS:
+        raise ConfigError("teams", f"--teams={value}: expected 1 to {MAX_TEAMS}")
+    if config.realise != "hardware":
+        raise ConfigError("teams", f"--teams={value}: teams multiply what a copy engine brings: --realise=hardware")
+
+
 def _check_flip(config: Config, value: Names) -> None:
     if config.offsets != "sums":
         raise ConfigError("offsets", f"--flip={','.join(value)} needs --offsets=sums")
@@ -421,6 +429,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         their own before they compute the present product, across the barriers between steps too; needs an
         `--instruction=` on fragments""",
         machines="groups", check=_check_load_ahead),
+    _row("teams", _NUMBER, "2", """teams of warps of a group, each of which multiplies a tile of its own in turn, and
+        stores it while the next team multiplies; needs `--realise=hardware`""", machines="groups",
+        check=_check_teams),
     _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
         usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later

@@ -20,7 +20,7 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.end_sums import end_sums
 from convsmith.passes.simplify import simplify
 from convsmith.passes.stage_results import MappedResult
-from convsmith.schedule.clusters import cluster_flaw, parts_flaw, resident_flaw
+from convsmith.schedule.clusters import cluster_flaw, parts_flaw, resident_flaw, teams_flaw
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.engine_results import stored_result
@@ -193,7 +193,8 @@ class _EngineTiles(NestBuilder):
         inner = [x for parts in self.parts.values() for x in parts[1:]]
         lanes = found.row.result.layout.lanes
         outer = [*in_blocks(self.s, self.config, outer)]
-        return Nest((*self.added, *outer, *inner), ProductShape.of_row(found.row), warp_size=lanes, copiers=lanes)
+        made, unit = (*self.added, *outer, *inner), ProductShape.of_row(found.row)
+        return Nest(made, unit, warp_size=lanes, copiers=lanes, teams=self.config.teams)
 
     def whole(self, name: str) -> Loop:
         """Return the loop of that name, over groups or over steps."""
@@ -351,8 +352,9 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         if isinstance(leaving, ConfigError):
             return leaving
         stored, shared[name] = leaving, leaving.map.size * len(leaving.pieces) * dtype(found.st.c.dtype).bytes
-    slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
-    if (flaw := limit_flaw(machine, nest, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
+    taken = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
+    taken["barriers"] = barrier_bytes(config.buffers, config.teams)
+    if (flaw := limit_flaw(machine, nest, taken)) is not None:
         return flaw
     if (flaw := parts_flaw(nest, copies, engine)) is not None:
         return flaw
@@ -368,6 +370,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         return residing
     uneven = _uneven_phases(st, config, nest)
     if (flaw := resident_flaw(found.st, nest, config, bool(residing) and not uneven)) is not None:
+        return flaw
+    if (flaw := teams_flaw(found.st, config, bool(residing))) is not None:
         return flaw
     runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
     return HardwareTile(

@@ -45,6 +45,7 @@ from convsmith.passes.store_matrices import store_matrices
 from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
+from convsmith.passes.take_turns import take_turns
 from convsmith.passes.trade_lanes import trade_lanes
 from convsmith.passes.transpose import READ, TILE, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
@@ -187,7 +188,7 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 def straight_code(
     s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
     signals: bool = False, carries: bool = False, clusters: Sequence[Loop] = (),
-    registers: tuple[int, int] | None = None,
+    registers: tuple[int, int] | None = None, teams: int = 1,
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
@@ -195,7 +196,7 @@ def straight_code(
     ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
     ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
     ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies. Lanes take so many
-    ``registers``, and leave so many to threads that start copies, unless that is None.
+    ``registers``, and leave so many to threads that start copies, unless that is None. Several ``teams`` take turns.
     """
     if machine.device is not None:
         s.run(name_indices)
@@ -204,6 +205,8 @@ def straight_code(
         s.run(unroll)
         if signals:
             s.run(signal_steps, tuple(row for row in machine.instructions if row.is_asynchronous))
+        if teams > 1:
+            s.run(take_turns, teams)
         if registers is not None:
             s.run(share_registers, *registers)
         for loop in clusters:

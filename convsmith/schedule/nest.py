@@ -36,7 +36,8 @@ class Nest:
     Code asks for loops by level and role (`at`); the properties name frequent queries. Between the iterations of the
     loops ``depth``, which step over cache tiles of reduction loops, memory holds the sums of the loops ``within`` them.
     Vectors are ``scalable`` if the machine has vectors of any length. Warps that compute fragments have ``warp_size``
-    lanes, and the tile ``warp`` if the lanes load the factors; otherwise ``copiers``, further threads, start copies.
+    lanes, and the tile ``warp`` if the lanes load the factors; otherwise ``copiers``, further threads, start copies,
+    and each of the ``teams`` of warps has a tile.
     """
 
     made: tuple[Loop, ...]
@@ -47,6 +48,7 @@ class Nest:
     warp: WarpTile | None = None
     warp_size: int = 1
     copiers: int = 0
+    teams: int = 1
 
     def at(self, *levels: str, k: bool = False) -> tuple[Loop, ...]:
         """Return the loops of ``levels``: loops of the reduction if ``k``, otherwise loops of the result."""
@@ -92,7 +94,7 @@ class Nest:
     @property
     def size(self) -> int:
         """The number of threads of a group."""
-        return prod(x.extent for x in self.threads) * self.warp_size + self.copiers
+        return prod(x.extent for x in self.threads) * self.teams * self.warp_size + self.copiers
 
     # -- The reduction ------------------------------------------------------------------------------------------------
 

@@ -167,6 +167,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
         signals=any(k.brought is not None for k in parts), carries=any(k.config.carry for k in parts),
         clusters=[x for k in parts for x in k.nest.at("cluster")],
         registers=next((k.brought.registers for k in parts if k.brought is not None), None),
+        teams=max(k.nest.teams for k in parts),
     )  # fmt: skip
     for k, r in zip(parts, kernel.reads):
         stream_operands(s, k, r)

@@ -77,7 +77,8 @@ def kernel_lines(kernel: KernelPlan) -> Iterator[Line]:
     if kernel.machine.device is not None:
         yield "loops", f"groups: {text(nest.grid)}"
         others = f" of {nest.warp_size} lanes, and {nest.copiers} threads that start copies" if nest.copiers else ""
-        yield "", f"threads: {text(nest.threads)}{others}"
+        teams = f", in each of {nest.teams} teams that take turns" if nest.teams > 1 else ""
+        yield "", f"threads: {text(nest.threads)}{teams}{others}"
         yield "", f"sums of each: {text(nest.accumulators)}"
         yield "", f"steps of the reduction: {text(nest.steps)}"
         yield "", f"terms of a step: {text(nest.terms)}"

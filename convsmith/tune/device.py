@@ -24,11 +24,12 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_features import kernel_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices
-from convsmith.tune.device_parts import engine_cycles, ranked_tiles, shared_by_groups
+from convsmith.tune.device_parts import MAX_SLOTTED, engine_cycles, ranked_tiles, shared_by_groups
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
 from convsmith.tune.l2_blocks import in_l2_blocks
 from convsmith.tune.stored_results import with_stored_result
+from convsmith.tune.teams import in_turn
 
 MIN_TERMS = 4
 """Minimum number of channels of a group that stands beside others; threads multiply groups of fewer."""
@@ -153,6 +154,7 @@ def _best_by_engine(
     if isinstance(config, ConfigError):
         return config
     found = with_stored_result(next(x for x in ranked if x.config == config), st, machine)
+    found = in_turn(found, ranked[:MAX_SLOTTED], st, machine)
     return DeviceChoice(engine_cycles(found, st, machine), found.config)
 
 

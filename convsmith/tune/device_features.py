@@ -225,7 +225,8 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
     they wait for each other's slots. An operand that is resident is copied for the first tile of a group alone. The
-    engine stores a result that leaves through shared memory during the steps of the next tile.
+    engine stores a result that leaves through shared memory during the steps of the next tile, and a team of warps
+    stores its result during the steps of the next team.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -250,11 +251,12 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
         )),
     )  # fmt: skip
     steps, sums = max(tiles * x.steps, x.longest), height * width
-    if st.c.name not in x.config.staged("shared"):
+    is_staged = st.c.name in x.config.staged("shared")
+    if not is_staged and x.config.teams == 1:
         return Section(steps, step, overlap=inf), Section(tiles, (("write-back", (("engine_result", sums),)),))
     beside = ("stores", (("engine_result", sums * (tiles - 1) / steps),))
     staged, last = (("write-back", ((name, sums),)) for name in ("engine_staged", "engine_result"))
-    return Section(steps, (*step, beside), overlap=inf), Section(tiles, (staged,)), Section(1, (last,))
+    return Section(steps, (*step, beside), overlap=inf), Section(tiles * is_staged, (staged,)), Section(1, (last,))
 
 
 def copied_rows(nbytes: int, engine: CopyEngine) -> int:
@@ -272,7 +274,7 @@ def residing(x: EngineTile, st: Statement, machine: Machine) -> int:
     """Return the number of groups with a tile of ``st`` that reside on a unit at a time."""
     assert machine.device is not None
     units, engine, (height, width) = machine.device.units, engine_of(machine), x.tile
-    threads = (height // x.row.result.shape[0] + 1) * x.row.result.layout.lanes
+    threads = (x.config.teams * height // x.row.result.shape[0] + 1) * x.row.result.layout.lanes
     lines = height * x.config.buffers + width * (int(x.steps) if x.config.staged("resident") else x.config.buffers)
     shared = lines * x.terms * dtype(st.a.factor).bytes + engine.reserved
     if st.c.name in x.config.staged("shared"):

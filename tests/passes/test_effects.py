@@ -39,6 +39,7 @@ from convsmith.ir.stmt import (
     ShareRegisters,
     Stmt,
     Store,
+    Turn,
     block,
 )
 from convsmith.ir.types import PTR
@@ -56,8 +57,8 @@ from convsmith.passes.unroll import unroll
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "hold_fragments", "load_ahead",
     "load_matrices", "multicast", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout",
-    "share_registers", "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "tensor_copies",
-    "map_to_threads",
+    "share_registers", "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "take_turns",
+    "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads or groups already, or over host threads, or copies that stand in none.
 """
@@ -200,16 +201,39 @@ kernel k(a: f32[40], c: f32[20])
 """
 
 
-def test_passes_keep_the_signals_of_a_loop() -> None:
-    old = parse_kernel(SIGNALLED)
-    signals = {Fence: 1, Receive: 1, Release: 1, Meet: 2, ShareRegisters: 1}
-    assert set(signals) == set(SIGNALS)
+IN_TEAMS = """\
+kernel k(a: f32[40], c: f32[20])
+  for g in 0 .. 2 #grid:
+    for x in 0 .. 1:
+      for y in 0 .. 2 #team:
+        alloc s: f32[4] @shared:
+          fence barriers
+          turn take
+          for i in 0 .. 5 #signalled:
+            tensor s[(y + i) % 2 * 2] = a[0] dims(4:1, 10:4) box(2, 1) at(-g * 2 + 2, y * 5 + i)
+            receive
+            for w in 0 .. 1 #warp:
+              for l in 0 .. 1 #lane:
+                c[g * 10 + y * 5 + i] = s[(y + i) % 2 * 2 + 1]
+            release step i
+          turn pass
+"""
+SIGNALS_OF = {
+    SIGNALLED: {Fence: 1, Receive: 1, Release: 1, Meet: 2, ShareRegisters: 1},
+    IN_TEAMS: {Fence: 1, Receive: 1, Release: 1, Turn: 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SIGNALS_OF, ids=("cluster", "teams"))
+def test_passes_keep_the_signals_of_a_loop(text: str) -> None:
+    old = parse_kernel(text)
+    assert {kind for signals in SIGNALS_OF.values() for kind in signals} == set(SIGNALS)
     for change in (simplify, unroll, name_indices, narrow_index):
         new = change(old)
         found = {"c": np.zeros(20, np.float32), "a": np.arange(40, dtype=np.float32)}
         interpret(new, found)
         np.testing.assert_array_equal(found["c"], [*range(3, 40, 4), *range(1, 40, 4)])
-        for kind, count in signals.items():
+        for kind, count in SIGNALS_OF[text].items():
             assert len([x for x in statements_of(new.body) if type(x) is kind]) == count
 
 

@@ -42,8 +42,9 @@ TENSOR_LAYERS = {
 }
 """Problems whose warps multiply fragments on sm_80, each with the opcode of its products."""
 HOPPER = {
-    "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
-    "tensor-copies-wide": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
+    "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih14oc256oh14kh3ph1",
+    "tensor-copies-wide": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic512ih14oc512oh14kh3ph1",
+    "tensor-copies-teams": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
     "tensor-copies-96": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic96ih28oc96oh28kh3ph1",
     "tensor-copies-tf32": "--stag=axb --wtag=axb --dtag=axb --accuracy=any mb32ic256ih28oc256oh28kh3ph1",
     "side-by-side": "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",

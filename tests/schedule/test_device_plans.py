@@ -377,7 +377,12 @@ def test_kernels_of_devices_run_all_passes_of_devices() -> None:
                     register=(("mb_oh_ow", 64), ("oc", 256)), group=(("mb_oh_ow", 192), ("oc", 256), ("ic", 64)),
                     instruction="wgmma_m64n128k16_bf16", shared=("src", "wei"),
                 )  # fmt: skip
-                run |= {step.name for step in plan_for(problem, config.changed(**wide), device).pipeline}
+                teams = dict(
+                    register=(("mb_oh_ow", 64), ("oc", 128)), group=(("mb_oh_ow", 128), ("oc", 128), ("ic", 64)),
+                    teams=2,
+                )  # fmt: skip
+                for change in (wide, wide | teams):
+                    run |= {step.name for step in plan_for(problem, config.changed(**change), device).pipeline}
                 config = config.changed(shared=("src", "wei"), cluster=(("mb_oh_ow", 2),))
             if level == "xe_hpc":
                 config = config.changed(barriers="split")

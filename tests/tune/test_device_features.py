@@ -112,7 +112,7 @@ def test_groups_of_a_cluster_read_shared_rows_once() -> None:
     assert [x["engine_arrival"] for x in counted] == [0, 192, 192]
     assert not counted[0]["engine_meeting"] and all(x["engine_meeting"] == x["engine_wait"] for x in counted[1:])
     with interning():
-        assert device_config(parse_problem(LAYER.replace("mb4ic64ih14oc64oh14", "mb32ic256ih28oc256oh28")), machine
+        assert device_config(parse_problem(LAYER.replace("mb4ic64ih14oc64oh14", "mb32ic256ih14oc256oh14")), machine
                              ).tiles_at("cluster") == (("mb_oh_ow", 2),)  # fmt: skip
 
 
