@@ -52,12 +52,14 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
+    "memory_wait", "added_ways",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {
     "page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "copied_line": (0.5, 1.5, 3.0),
     "interrupted": (1.0, 4.0, 16.0), "far_run": (2.0, 8.0, 30.0), "fragment_row": (1, 2, 4),
     "memory_line": (5.0, 10.0, 20.0), "memory_part": (20.0, 40.0, 80.0), "memory_run": (15.0, 30.0, 60.0),
+    "memory_wait": (120.0, 250.0, 500.0), "added_ways": (2, 4, 8),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

@@ -108,8 +108,10 @@ class Costs:
     """Slow-down of loads from cache lines that are still in flight to the first-level cache, as in a gradient of the
     weights.
     """
-    clash: float = 3.0
-    """Slow-down of a step whose pixels evict each other from the first-level cache."""
+    clash: float = 4.5
+    """Cycles to load a pixel in each step whose line others of the same set evict from the first-level cache."""
+    added_ways: int = 0
+    """Ways of a set of the first-level cache beyond those of the reference cache, from which configs follow."""
     copy: float = 2
     """Cycles to copy one pixel's channels into a padded copy."""
     window: float = 6
@@ -184,11 +186,13 @@ class Costs:
     streams: int = 32
     """Streams of lines from memory that prefetchers follow at once."""
     memory_line: float = 0
-    """Cycles that windows wait for a line from memory, of more streams than that."""
+    """Cycles that a transform waits for a line from memory, and windows for one of more streams than that."""
     memory_part: float = 0
     """Cycles that they wait in addition if a register tile reads a small part of each line."""
     memory_run: float = 0
     """Cycles that windows wait for the first line of the run of a block of channels in memory."""
+    memory_wait: float = 0
+    """Cycles that a register tile waits for lines from memory, one of each of its pixels, that end a short run."""
     evicted_run: float = 2.0
     """Lines that arrive in the time of a run whose lines other ones have evicted, because they fall into few sets."""
     spill: float = 4.0

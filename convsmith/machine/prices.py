@@ -16,7 +16,7 @@ LIMITS = frozenset({
     "thread_start", "weights_kept", "images_near", "scattered_rows", "scalable_units", "result_near", "weights_ahead",
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fragment_kept", "page_turn",
     "fetched_pixels", "waited", "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
-    "code_kept", "instruction", "byte_product", "masked_word", "images_far", "streams",
+    "code_kept", "instruction", "added_ways", "byte_product", "masked_word", "images_far", "streams",
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 

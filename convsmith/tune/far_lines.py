@@ -1,20 +1,55 @@
-"""The lines of images beyond caches for which windows wait because prefetchers do not fetch them in time."""
+"""The lines of images beyond caches for which tiles wait because prefetchers do not fetch them in time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
+from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
+from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
-__all__ = ["lines_of_memory", "outpaces_prefetcher"]
+__all__ = ["is_in_memory", "lines_of_memory", "lines_of_short_runs", "outpaces_prefetcher"]
 
 FAR_IMAGES = 4
 """Second-level caches that images must exceed for lines to come from so far that jumps between them count."""
+
+SHORT_RUN = 2
+"""Maximum number of cache lines of a run that ends before a prefetcher of the next lines is ahead of it."""
+SHARERS = 2
+"""Ratio of the last cache to the part of it that keeps arrays from one call to the next beside other work."""
+
+
+def is_in_memory(target: Machine, size: float) -> bool:
+    """Return whether arrays of ``size`` bytes are read from memory in each call, because no cache keeps all of them."""
+    return SHARERS * size > target.costs.images_far
+
+
+def lines_of_short_runs(facts: SharedFacts, loops: Loops, config: Config, tiles: Sequence[TileCount]) -> Events:
+    """Return the events of waiting for lines of images in memory where each tile of ``tiles`` reads a short run of
+    channels of each pixel: those of one group, of whose neighbours it reads none. The pixels of a tile arrive together,
+    so that tiles of more pixels wait less often.
+    """
+    st, line = facts.st, facts.target.l1.line
+    plain = st.constant and config.realise == "peel" and facts.batch and config.lane != facts.batch
+    if not plain or loops.kinds[config.lane] == "m" or st.a.name in config.packed or facts.src.get(Var(facts.k)) != 1:
+        return ()
+    dims, channels = facts.dims[config.lane], facts.sizes[facts.k]
+    if facts.batch in dims:
+        channels *= max(config.size(config.lane) // facts.sizes[facts.n], 1)
+    run, pixel = channels * facts.bytes, abs(facts.row_step(st.of("m")[-1].name)) * facts.bytes
+    weights = st.b.layout.size * facts.weight_bytes
+    if run > SHORT_RUN * line or pixel <= run or not is_in_memory(facts.target, facts.footprint() + weights):
+        return ()
+    lines = facts.traffic.of(config)[0].touched(facts.sizes)[0][0] / line
+    count, pixels = sum(t.number for t in tiles), sum(t.number * t.pixels for t in tiles)
+    return (("memory_wait", lines * count / pixels),)
 
 
 def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:

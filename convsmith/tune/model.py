@@ -18,7 +18,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.copies import copied, packed
-from convsmith.tune.far_lines import lines_of_memory, outpaces_prefetcher
+from convsmith.tune.far_lines import lines_of_memory, lines_of_short_runs, outpaces_prefetcher
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
@@ -170,6 +170,8 @@ class Model(SharedFacts):
             sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
             sections = self.vector_sections(loops, config, tiles, steps, near)
+            if not near and (waits := lines_of_short_runs(self, loops, config, tiles)):
+                sections.append(Section(1, (("far memory", waits),)))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
                 moved = (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),)
                 sections.append(Section(again, moved))
@@ -269,11 +271,8 @@ class Model(SharedFacts):
             read = self.group_load if read == "l1" else read
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
         turn = "turn" if is_held else "straight_call" if straight else "call"
-        several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
-        clash = not across and several and self.ways(loops, tile) >= target.l1.ways
-        again = 0.0
-        if lane == self.batch and self.st.constant:
-            clash = False
+        again, windows = 0.0, lane == self.batch and self.st.constant
+        if windows:
             if lines := self.evicted_lines(loops, tile, lane):
                 first = self.first_of_taps(loops, tile)
                 pixel, apiece, again = "l2", lines * first, 1 - first
@@ -303,9 +302,13 @@ class Model(SharedFacts):
                 loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lines := self.lines_apart(loops, config, m):
                 loads.append(("l2", lines))
+            evicted: Events = ()
+            if not (across or windows) and (lines := self.evicted_pixels(loops, tile, m)):
+                evicted = (("clash", lines),)
             if not (self.st.constant or near or in_order):
                 late = self.arriving_loads(loops, config, m, v * (1 if along_k else self.lanes))
                 loads += [(f"{name}.arriving", n * late) for name, n in loads]
+                loads, evicted = [*loads, *evicted], ()  # behind the lines that arrive of both factors
             products: list[tuple[str, float]] = [(self.product, held)]
             if along_k and apart > 1:
                 products.append(("multiply_add", m * shared * (apart - 1)))
@@ -316,7 +319,9 @@ class Model(SharedFacts):
                 causes.append(("extensions", (("extend", v * each + held * shared),)))
             if latency:
                 causes.append(("latency", (("latency", 1),)))
-            slow = (*slowed, ("clash", 1.0)) if clash and m >= target.l1.ways else tuple(slowed)
+            if evicted:
+                causes.append(("evictions", evicted))
+            slow = tuple(slowed)
             sections.append(Section(count * steps, tuple(causes), slow))
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):

@@ -65,7 +65,7 @@ class SharedFacts:
         self._row_steps: dict[str, int] = {}
         self._filled: dict[tuple[str, ...], int] = {}
         self._bordered: dict[str, bool] = {}
-        self._most: dict[tuple[tuple[int, int], ...], int] = {}
+        self._counts: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
         self._evicts: dict[tuple[object, ...], bool] = {}
         self._at_border: dict[tuple[object, ...], tuple[int, int]] = {}
         self._windows: dict[tuple[object, ...], float] = {}
@@ -154,8 +154,24 @@ class SharedFacts:
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Return the maximum number of pixels of a register tile that fall into one set of the first-level cache."""
+        return max(self._pixels_of_sets(loops, tile))
+
+    def evicted_pixels(self, loops: Loops, tile: dict[str, int], pixels: int) -> float:
+        """Return the number of pixels of a register tile that others evict from the first-level cache in each step, so
+        that the next step loads their lines again: those of a set beyond its ways, of which weights need one.
+
+        Of the tile, ``pixels`` are computed. Lines of a gradient's factors arrive in each step and need the added ways.
+        """
+        kept = self.target.l1.ways - 1 + (self.target.costs.added_ways if self.st.constant else 0)
+        if pixels <= kept:
+            return 0.0
+        part = pixels / prod(tile.get(name, 1) for name in loops.of("m"))
+        return sum(max(count * part - kept, 0.0) for count in self._pixels_of_sets(loops, tile))
+
+    def _pixels_of_sets(self, loops: Loops, tile: dict[str, int]) -> tuple[int, ...]:
+        """Return the number of pixels of a register tile that fall into each set of the first-level cache."""
         counts = {self.dims[name][-1]: tile.get(name, 1) for name in loops.of("m")}
-        return self._ways(tuple((self.row_step(n), count) for n, count in counts.items() if count > 1))
+        return self._sets(tuple((self.row_step(n), count) for n, count in counts.items() if count > 1))
 
     def evicts(self, loops: Loops, tile: dict[str, int], near: bool = False) -> bool:
         """Return whether the pixels under the windows of a register tile evict each other from the first-level cache.
@@ -183,7 +199,7 @@ class SharedFacts:
                 reach[axis] = reach.get(axis, 0) + step * (count - 1)
         lines = tuple((step, reach[axis] // step + 1) for axis, step in steps.items())
         within = prod(count for _, count in lines) * self.target.l1.line <= self.target.l1.bytes
-        return not within or self._ways(lines) > self.target.l1.ways
+        return not within or max(self._sets(lines)) > self.target.l1.ways
 
     def first_of_taps(self, loops: Loops, tile: dict[str, int]) -> float:
         """Return the fraction of the loads of a register tile's windows that find no element which a tap before has
@@ -195,16 +211,16 @@ class SharedFacts:
             return 1.0
         return fraction_read(tile.get(pixel, 1), loops.extents[tap], self.row_step(pixel), self.row_step(tap))
 
-    def _ways(self, lines: tuple[tuple[int, int], ...]) -> int:
-        """Return the maximum number of elements that fall into one set of the first-level cache, given the number of
-        elements and the step along each axis.
+    def _sets(self, lines: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+        """Return the number of elements that fall into each set of the first-level cache, given the number of elements
+        and the step along each axis.
         """
-        if lines not in self._most:
+        if lines not in self._counts:
             line, way, places = self.target.l1.line, self.target.l1.way, [0]
             for step, count in lines:
                 places = [x + i * step * self.bytes for x in places for i in range(count)]
-            self._most[lines] = max(Counter(x % way // line for x in {x // line * line for x in places}).values())
-        return self._most[lines]
+            self._counts[lines] = tuple(Counter(x % way // line for x in {x // line * line for x in places}).values())
+        return self._counts[lines]
 
     def turns_pages(self, lane: str) -> bool:
         """Return whether lanes along pixels write a result that exceeds the caches, each channel of which is on its own

@@ -27,6 +27,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.code_size import emitted
+from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.features import Features, Section, cycles, times
 from convsmith.tune.model import Model, weights_read
 
@@ -287,8 +288,9 @@ def _bytes_of_weights(made: Winograd) -> int:
 def _far(made: Winograd, target: Machine) -> Section:
     """Return the section of moving weights and arrays of a block from and to beyond the second-level cache.
 
-    A transform moves a vector of each frequency, and each frequency is on its own pages: more pages than the
-    first-level TLB has entries, or pages of arrays that exceed all TLBs.
+    Where no cache keeps the arrays, their lines come from memory. A transform moves a vector of each frequency, and
+    each frequency is on its own pages: more pages than the first-level TLB has entries, or pages of arrays that exceed
+    all TLBs.
     """
     costs, weights = target.costs, _bytes_of_weights(made)
     arrays = made.array_bytes
@@ -298,6 +300,8 @@ def _far(made: Winograd, target: Machine) -> Section:
     events: list[tuple[str, float]] = [
         (f"{line}.first", first), (f"{line}.again", first * (made.tasks - 1)), (f"{line}.arrays", through),
     ]  # fmt: skip
+    if is_in_memory(target, arrays):
+        events.append(("memory_line", through / target.l2.line))
     frequencies = prod(x.frequencies for x in made.axes)
     vectors = made.tasks * arrays / (dtype(made.product.c.dtype).bytes * made.width)
     if arrays > costs.pages_near:
