@@ -115,8 +115,14 @@ class FunctionEmitter(ValueEmitter):
 
     def _Block(self, s: Block) -> None:
         outer, self.spans = self.spans, spans_of(s.stmts)
-        for x in s.stmts:
+        ahead = 0  # statements whose quotients are computed
+        for n, x in enumerate(s.stmts):
+            if n >= ahead and len(stores := self.quotients_from(s.stmts[n:])) > 1:
+                self.forget()
+                self.divide_ahead(stores)
+                ahead = n + len(stores)
             self.stmt(x)
+        self.divided = {}
         self.spans = outer
 
     def _Alloc(self, s: Alloc) -> None:

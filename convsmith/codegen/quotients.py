@@ -92,38 +92,51 @@ class _Numbers(NamedTuple):
     zero: str
 
 
-def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
-    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
+def rounded_quotients(emit: ValueEmitter, quotients: Sequence[Quotient], t: DType, lanes: int) -> list[str]:
+    """Return quotients by the same number, and what is added to them, rounded and saturated to the 8-bit type ``t``.
+
+    All of them share the branches: a block of few instructions takes LLVM about as long as one of many.
+    """
     ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
-    x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
-    exact, other, near, far, join, end = map(emit.label, ("exact", "other", "near", "far", "join", "end"))
-    inside = x
-    if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
-        inside = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
+    numerators, n = [emit.value(v.x, lanes) for v in quotients], numbers_of(emit, quotients[0], t, lanes)
+    near, power, other, far, join, end = map(emit.label, ("near", "power", "other", "far", "join", "end"))
     words = emit.rounds_words(F32, lanes)
-    clamps = (("ogt", n.least), ("olt", n.greatest))
-    for how, limit in clamps[bool(n.zero) :][:1] if words else clamps:
-        inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
-    emit.lines.append(f"  br i1 {n.is_power}, label %{exact}, label %{other}")
-    emit.start(exact)
-    quotients = [(emit.put(f"fmul {ty} {inside}, {n.reciprocal}"), exact)]
-    emit.lines.append(f"  br label %{join}")
-    emit.start(other)
     emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
     emit.start(near)
-    quotients.append((exact_quotient(emit, inside, n.s, n.reciprocal, lanes), near))
+    inside = [_clamped(emit, x, n, lanes, words) for x in numerators]
+    emit.lines.append(f"  br i1 {n.is_power}, label %{power}, label %{other}")
+    emit.start(power)
+    products = [emit.put(f"fmul {ty} {x}, {n.reciprocal}") for x in inside]
+    emit.lines.append(f"  br label %{join}")
+    emit.start(other)
+    exact = [exact_quotient(emit, x, n.s, n.reciprocal, lanes) for x in inside]
     emit.lines.append(f"  br label %{join}")
     emit.start(join)
-    quotient = _joined(emit, ty, quotients)
-    arms = [(_whole(emit, _plus(emit, quotient, n, ty), lanes), join)]
+    found = [_joined(emit, ty, ((a, power), (b, other))) for a, b in zip(products, exact, strict=True)]
+    whole = [_whole(emit, _plus(emit, x, n, ty), lanes) for x in found]
     emit.lines.append(f"  br label %{end}")
     emit.start(far)
-    divided = _plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty)
-    arms.append((_whole(emit, emit.saturated(divided, F32, t, lanes), lanes), far))
+    divided = [_plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty) for x in numerators]
+    saturated = [_whole(emit, emit.saturated(x, F32, t, lanes), lanes) for x in divided]
     emit.lines.append(f"  br label %{end}")
     emit.start(end)
-    bits = _joined(emit, word, arms)
-    return emit.narrowed(bits, t, lanes) if words else emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
+    bits = [_joined(emit, word, ((a, join), (b, far))) for a, b in zip(whole, saturated, strict=True)]
+    if words:
+        return [emit.narrowed(x, t, lanes) for x in bits]
+    return [emit.put(f"trunc {word} {x} to {emit.type(t, lanes)}") for x in bits]
+
+
+def _clamped(emit: ValueEmitter, x: str, n: _Numbers, lanes: int, words: bool) -> str:
+    """Return a numerator between those whose quotients are the limits of the type; above the least one if it becomes
+    ``words``.
+    """
+    ty = emit.type(F32, lanes)
+    if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
+        x = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
+    clamps = (("ogt", n.least), ("olt", n.greatest))
+    for how, limit in clamps[bool(n.zero) :][:1] if words else clamps:
+        x = emit.choose(emit.put(f"fcmp {how} {ty} {x}, {limit}"), F32, lanes, x, limit)
+    return x
 
 
 def _joined(emit: ValueEmitter, ty: str, arms: Sequence[tuple[str, str]]) -> str:
@@ -187,14 +200,15 @@ def _within(emit: ValueEmitter, x: str, least: float, greatest: float) -> str:
 
 
 class QuotientForm(NamedTuple):
-    """A way to compute quotients: the function for their shared numbers, that for a quotient, and whether
-    it serves scalars.
+    """A way to compute quotients: the function for their shared numbers, that for quotients by the same number, whether
+    it serves scalars, and whether it branches.
     """
 
     numbers: Callable[[Any, Quotient, DType, int], object]
-    rounded: Callable[[Any, Quotient, DType, int], str]
+    rounded: Callable[[Any, Sequence[Quotient], DType, int], list[str]]
     serves_scalars: bool
+    is_branched: bool
 
 
-BRANCHED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=False)
+BRANCHED = QuotientForm(numbers_of, rounded_quotients, serves_scalars=False, is_branched=True)
 """Quotients of vectors, with a branch to a division."""

@@ -17,6 +17,7 @@ the sum of any such integer and a byte, and the sum is clamped again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,11 +44,15 @@ class _ScaledNumbers(NamedTuple):
     greatest: str
 
 
-def rounded_quotient(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> str:
-    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
+def rounded_quotients(emit: ThreadEmitter, quotients: Sequence[Quotient], t: DType, lanes: int) -> list[str]:
+    """Return quotients by the same number, and what is added to them, rounded and saturated to the 8-bit type ``t``."""
+    n = numbers_of(emit, quotients[0], t, lanes)
+    return [_rounded(emit, emit.value(v.x, lanes), n, t, lanes) for v in quotients]
+
+
+def _rounded(emit: ThreadEmitter, x: str, n: _ScaledNumbers, t: DType, lanes: int) -> str:
     ty, is_signed = emit.type(F32, lanes), t.limits[0] < 0
-    n = numbers_of(emit, v, t, lanes)
-    x = emit.put(f"fmul {ty} {emit.value(v.x, lanes)}, {n.factor}")
+    x = emit.put(f"fmul {ty} {x}, {n.factor}")
     # NaN becomes 0: for unsigned types by the lower clamp, for others in a conversion without bounds, or here.
     is_converted = is_signed and (n.added != "" or (F32.name, t.name) in emit.packs)
     inside = x
@@ -110,5 +115,5 @@ def rounded_reciprocal(emit: ThreadEmitter, x: str) -> tuple[str, str]:
     return near, emit.intrinsic("fma", F32, 0, near, error, near)
 
 
-SCALED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=True)
+SCALED = QuotientForm(numbers_of, rounded_quotients, serves_scalars=True, is_branched=False)
 """Quotients of scalars and vectors, without a branch."""

@@ -14,7 +14,7 @@ from convsmith.codegen.quotients import BRANCHED, Quotient, quotient_of
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import ByteLookup, HeadLoad
-from convsmith.ir.stmt import Store
+from convsmith.ir.stmt import Stmt, Store
 from convsmith.ir.types import BF16, DType, Half
 from convsmith.ir.value import (
     Binary,
@@ -35,10 +35,12 @@ from convsmith.ir.value import (
     is_lost_part,
     lanes_of,
 )
-from convsmith.ir.walk import children, variables_of, walk
+from convsmith.ir.walk import children, loads_of, variables_of, walk
 
 REGISTER_BITS = 128
 """Bits of the registers of machines that load constants, or have functions for larger numbers."""
+TOGETHER = 4
+"""The largest number of quotients in the same branches, as many as registers hold."""
 _CONSTANT = "convsmith.constant"
 """The first part of the names of constants in memory."""
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -66,6 +68,8 @@ class ValueEmitter(AccessEmitter):
         self.is_after_sums = False
         """Whether a loop before the current statement adds up in registers."""
         self.shared: dict[tuple[Value, int], str] = {}
+        self.divided: dict[tuple[Value, int], str] = {}
+        """Quotients of the next stores."""
         self.current = "entry"
         self.has_constant_values = False
         """Whether values of the statements in a loop are computed ahead of it."""
@@ -162,7 +166,8 @@ class ValueEmitter(AccessEmitter):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
         quotient = self.quick_quotient(v, lanes)
         if quotient is not None:
-            return self.quotients.rounded(self, quotient, t, lanes)
+            found = self.divided.get((v, lanes))
+            return self.quotients.rounded(self, [quotient], t, lanes)[0] if found is None else found
         if isinstance(v, Cast) and self.reads_scalars and isinstance(v.a, Load) and _is_repeated(v.a):
             one = Cast(v.dtype, Load(v.a.buffer, v.a.index, None))
             return self.splat(t, self.value(one, 0), lanes)
@@ -194,6 +199,35 @@ class ValueEmitter(AccessEmitter):
             return self.sums_of_vectors(t, n, [self.value(a, n) for a in v.args])
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
+
+    def divide_ahead(self, stores: Sequence[Store]) -> None:
+        """Compute the quotients that adjacent ``stores`` write, by the same number, in the same branches."""
+        lanes = stores[0].lanes.count if stores[0].lanes else 0
+        quotients = [quotient_of(s.value, self.written) for s in stores]
+        found = self.quotients.rounded(
+            self, [x for x in quotients if x is not None], dtype_of(stores[0].value), lanes
+        )  # fmt: skip
+        self.divided = {(s.value, lanes): x for s, x in zip(stores, found, strict=True)}
+
+    def quotients_from(self, statements: Sequence[Stmt]) -> list[Store]:
+        """Return the first of ``statements`` that store quotients by the same number with as many lanes, at most
+        `TOGETHER`; no numerator is read where one of them stores.
+        """
+        found: list[Store] = []
+        numbers: object = None
+        for s in statements[:TOGETHER] if self.quotients.is_branched else ():
+            lanes = s.lanes.count if isinstance(s, Store) and s.lanes else 0
+            quotient = self.quick_quotient(s.value, lanes) if isinstance(s, Store) else None
+            if quotient is None or not isinstance(s, Store):
+                break
+            key = (quotient.numbers, dtype_of(s.value), lanes)
+            if found and (key != numbers or s.buffer is not found[0].buffer):
+                break
+            if any(x.buffer is s.buffer for x in loads_of(quotient.x)):
+                break
+            numbers = key
+            found.append(s)
+        return found
 
     def quick_quotient(self, v: Value, lanes: int) -> Quotient | None:
         """Return the parts of a quotient that products compute; None for other values."""

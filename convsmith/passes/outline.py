@@ -3,7 +3,8 @@
 A function takes one pointer into each buffer that it touches, with the tile's constant offsets folded in, and the loop
 bounds that depend on the tile's position. The caller allocates memory that the tile uses. Functions therefore stay
 small, because LLVM's compile time grows faster than linearly with a function's size; they are the micro-kernels in the
-assembly.
+assembly. Tiles that differ in the places that they read in a table of borders share a function that takes a pointer to
+each place.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
+from convsmith.passes.border_places import name_places
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import allocate, require_no_effects
 
@@ -195,6 +197,11 @@ def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False)
     require_no_effects(kernel, "outline")
     o = _Outline(frozenset(loops))
     body = o.stmt(kernel.body)
+    if not (loops or repeated) and len(o.functions) > 1 and (named := name_places(kernel.body)) is not kernel.body:
+        of_places = _Outline(frozenset())
+        within = of_places.stmt(named)
+        if len(of_places.functions) < len(o.functions):
+            o, body = of_places, within
     if repeated:
         single = frozenset(found[0] for found in o.sources.values() if len(found) == 1)
         if len(single) == len(o.functions):

@@ -49,9 +49,9 @@ from convsmith.passes.stage_results import MappedResult
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
-    "accesses", "box_copy", "buffer_layouts", "contracts", "copies", "footprint", "lets", "manager", "order",
-    "ordered_copy", "packed_sums", "register_use", "relocate", "scope", "thread_conflicts", "thread_order", "tile_copy",
-    "split_nests", "unify", "window_copy",
+    "accesses", "border_places", "box_copy", "buffer_layouts", "contracts", "copies", "footprint", "lets", "manager",
+    "order", "ordered_copy", "packed_sums", "register_use", "relocate", "scope", "thread_conflicts", "thread_order",
+    "tile_copy", "split_nests", "unify", "window_copy",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 LANE_DOT = Instruction(

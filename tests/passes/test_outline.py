@@ -74,3 +74,44 @@ def test_only_repeated_tiles_become_functions():
     assert _results(outlined) == _results(kernel)
     alone = parse_kernel(KERNEL)
     assert outline(alone, repeated=True) is alone
+
+
+BORDERS = """kernel k(t: f32[3], a: f32[192], dst: f32[6])
+  for b in 0 .. 3:
+    alloc acc: f32[2] @register:
+      for i in 0 .. 2 #unrolled:
+        acc[i] = t[max(-b * 2 - i + 1, 0)]
+      for i in 0 .. 2 #unrolled:
+        for k in 0 .. 32:
+          acc[i] = acc[i] + a[b * 64 + i * 32 + k]
+      for i in 0 .. 2 #unrolled:
+        dst[b * 2 + i] = acc[i]
+  alloc acc: f32[2] @register:
+    for i in 0 .. 2 #unrolled:
+      acc[i] = t[max(i * 2 - 1, 0)]
+    for i in 0 .. 2 #unrolled:
+      for k in 0 .. 32:
+        acc[i] = acc[i] + a[i * 32 + k]
+    for i in 0 .. 2 #unrolled:
+      dst[i] = acc[i]
+"""
+
+
+def _of_borders(kernel) -> list[float]:
+    t, a, dst = np.array([1, 10, 100], np.float32), np.ones(192, np.float32), np.zeros(6, np.float32)
+    run(kernel, {"t": t, "a": a, "dst": dst})
+    return dst.tolist()
+
+
+def test_tiles_at_any_border_share_a_function():
+    kernel = parse_kernel(BORDERS)
+    outlined = outline(kernel)
+    assert [[b.name for _, b in f.pointers] for f in outlined.functions] == [["t", "t", "a", "dst"]]
+    assert _of_borders(outlined) == _of_borders(kernel) == [33.0, 42.0, 33.0, 33.0, 33.0, 33.0]
+
+
+def test_tiles_of_few_steps_keep_functions_of_their_own():
+    few = BORDERS.replace("0 .. 32", "0 .. 4")
+    outlined = outline(parse_kernel(few))
+    assert [len(f.pointers) for f in outlined.functions] == [3, 3]
+    assert _of_borders(outlined) == _of_borders(parse_kernel(few))
