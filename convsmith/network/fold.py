@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from convsmith.network.byte_tables import with_tables
+from convsmith.network.early_products import with_early_products
 from convsmith.network.float_sums import with_float_sums
 from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.group_norms import with_group_norms
 from convsmith.network.integers import with_integers
 from convsmith.network.joined_operands import with_joined_operands
+from convsmith.network.memory import alive_bytes
 from convsmith.network.moves import with_fewer_moves
+from convsmith.network.operators.norm import GroupNorm, RowNorm
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.reduce import Reduce
+from convsmith.network.placing import placed
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
@@ -31,7 +35,24 @@ __all__ = ["folded"]
 
 
 def folded(graph: Graph) -> Graph:
-    """Return the graph after all passes, without nodes on which no output depends."""
+    """Return the graph after all passes, without nodes on which no output depends.
+
+    Products run early if fewer bytes are then alive, in the step with most of them or in the sum over all steps.
+    """
+    early = with_early_products(graph)
+    if early is graph:
+        return _folded(graph)
+    return min((_folded(graph), _folded(early)), key=_bytes_alive)
+
+
+def _bytes_alive(graph: Graph) -> tuple[int, int]:
+    """Return the bytes that are alive in the step with most of them, and their sum over all steps."""
+    where = placed(graph, {})
+    alive = alive_bytes(where.lives.values(), len(where.nodes))
+    return max(alive, default=0), sum(alive)
+
+
+def _folded(graph: Graph) -> Graph:
     for rewrite in (
         with_fewer_moves, with_group_norms, with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps,
         with_integers, with_tables, with_joined_operands,
@@ -166,7 +187,7 @@ def _joined(
     if len(others) != len(sources) - 1 or step.shapes[sources.index(source)] != shape:
         return None
     names, arguments = _names(before, node), dict(before.arguments)
-    if isinstance(work, Pointwise | Reduce) and not others:
+    if isinstance(work, Pointwise | Reduce | RowNorm | GroupNorm) and not others:
         made: Work = replace(work, steps=(*work.steps, *step.steps))
         return NetworkNode(made, arguments, node.output, names)
     if not isinstance(work, Conv | Matmul) or is_integer(work.dt[2]):

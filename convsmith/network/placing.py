@@ -72,7 +72,9 @@ class _Sets:
 
     def __init__(self, graph: Graph, parts: Mapping[str, Part], replaces: bool) -> None:
         self._graph, self._parts, self._replaces = graph, parts, replaces
-        self._split = {*parts, *(part.whole for part in parts.values())}
+        self._parts_of: dict[str, list[str]] = {}
+        for name in parts:
+            self._parts_of.setdefault(home_of(name, parts).whole, []).append(name)
         self._inputs, self._outputs = {x.name for x in graph.inputs}, {*graph.outputs}
         self._members: dict[str, list[str]] = {name: [name] for name in graph.values}
         self._last = {name: n for n, node in enumerate(graph.nodes) for name in node.arguments.values()}
@@ -138,5 +140,6 @@ class _Sets:
         if name in self._graph.constants:
             return False
         members = self._members[name]
-        is_outside = any(x in self._inputs or x in self._outputs or x in self._split for x in members)
-        return not is_outside and all(self._last.get(x, -1) <= n for x in members) and not {*members} & {*others}
+        held = {*members, *(part for x in members for part in self._parts_of.get(x, ()))}
+        is_outside = any(x in self._inputs or x in self._outputs or x in self._parts for x in members)
+        return not is_outside and all(self._last.get(x, -1) <= n for x in held) and not held & {*others}

@@ -118,6 +118,15 @@ def test_a_whole_whose_part_is_read_later_is_not_overwritten() -> None:
     exact_network(b.model(b.conv(added, 64, 8, 3), b.conv(y, 32, 8, 3)))
 
 
+def test_a_whole_that_is_read_for_the_last_time_is_overwritten() -> None:
+    def summed(b: NetworkBuilder, x: str) -> str:
+        whole = b.op("Concat", b.conv(x, 32, 32, 1), b.conv(x, 32, 64, 3), axis=1)
+        return b.conv(b.op("Mul", b.op("Add", whole, b.held(np.float32(1))), b.weights(6, 5)), 96, 8, 3)
+
+    net = _built(summed)
+    assert _copied(net) == [] and net.image.workspace < 2 * (2 * 96 * 6 * 5 * 4)
+
+
 @pytest.mark.parametrize(("channels", "layers", "copies"), [(32, 18, ["part"]), (32, 3, []), (96, 18, [])])
 def test_an_early_part_is_copied_if_it_is_the_smaller_one(channels: int, layers: int, copies: list[str]) -> None:
     """A long skip connection leaves the memory of the other part to the layers between."""

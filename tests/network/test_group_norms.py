@@ -31,7 +31,7 @@ def _scaled(b: NetworkBuilder, x: str, *shape: int) -> str:
 
 FORMS: dict[str, tuple[int, Callable[[NetworkBuilder, str], str]]] = {
     "scaled channels": (0, lambda b, x: _scaled(b, _norm(b, x, *SHAPE), 12, 1, 1)),
-    "a step behind": (1, lambda b, x: b.op("Sigmoid", _scaled(b, _norm(b, x, *SHAPE), 1, 12, 1, 1))),
+    "a step behind": (0, lambda b, x: b.op("Sigmoid", _scaled(b, _norm(b, x, *SHAPE), 1, 12, 1, 1))),
     "no factors": (0, lambda b, x: _norm(b, x, *SHAPE)),
     "rows of pixels": (0, lambda b, x: _scaled(b, _norm(b, x, 2, 12, 30), 12, 1)),
     "factors of pixels": (1, lambda b, x: b.op("Mul", _norm(b, x, *SHAPE), b.weights(6, 5))),

@@ -120,6 +120,8 @@ NORMS: dict[str, Operator] = {
     "rows without factors": RowNorm("f64", (5, 40), 1e-3, ()),
     "channels": GroupNorm("f32", S, 1e-5, groups=19), "one group": GroupNorm("f32", (1, *S[1:]), 1e-5, groups=1),
     "groups": GroupNorm("f32", (2, 24, 5, 3), 1e-5, groups=6),
+    "rows with steps": RowNorm("f32", (5, 40), 1e-5, steps=(Eltwise("relu"), Eltwise("linear", 2, 1))),
+    "groups with a step": GroupNorm("f32", (2, 24, 5, 3), 1e-5, steps=(Eltwise("swish", 1),), groups=6),
     "groups of one pixel": GroupNorm("f32", (3, 8), 1e-5, groups=2),
     "attention": Attention("f32", 2, 3, 20, 24, 8, 12, 0.25, tile=16),
     "attention of one tile": Attention("f32", 1, 2, 9, 7, 5, 3, mask=(1, 2, 7, 1), tile=32),

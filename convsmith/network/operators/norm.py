@@ -15,6 +15,8 @@ from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Unary, Value, const
 from convsmith.network.operators.arrays import ArrayOperator
+from convsmith.network.operators.pointwise import stepped
+from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import add, mul, sub
 from convsmith.statement.operator import (
@@ -38,13 +40,16 @@ _Element = Callable[[Loader, Sequence[Var]], Value]
 
 @record(frozen=True)
 class _Norm(ArrayOperator):
-    """A norm with the `factors`, a part of `FACTORS`, and `epsilon` added to the mean square."""
+    """A norm with the `factors`, a part of `FACTORS`, and `epsilon` added to the mean square, followed by element-wise
+    `steps`.
+    """
 
     type: str
     shape: tuple[int, ...]
     epsilon: float
     factors: tuple[str, ...] = FACTORS
     tags: tuple[str, ...] = ("any", "any")
+    steps: tuple[Eltwise, ...] = ()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -62,6 +67,11 @@ class _Norm(ArrayOperator):
         """The arrays whose layouts are free: not those of factors."""
         return ("src", RESULT)
 
+    @property
+    def replaceable(self) -> tuple[str, ...]:
+        """The source: sums over elements come before the first result, and a result reads the element at its place."""
+        return ("src",)
+
     def _mean(self, found: Value, count: int) -> Value:
         return Binary("div", found, const(dtype(self.type), count))
 
@@ -71,10 +81,10 @@ class _Norm(ArrayOperator):
         return Binary("div", const(t, 1), Unary("sqrt", add(self._mean(squares, count), const(t, self.epsilon))))
 
     def _scaled(self, load: Loader, x: Value, column: IndexLike) -> Value:
-        """Return a normalised element, scaled and moved."""
+        """Return a normalised element, scaled and moved, after the steps."""
         for name, operation in zip(FACTORS, (mul, add)):
             x = operation(x, load(name, (column,))) if name in self.factors else x
-        return x
+        return stepped(x, self.steps, self.type)
 
     def _along(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the factors so that they broadcast to the source."""
@@ -86,7 +96,10 @@ class _Norm(ArrayOperator):
         away = wide - wide.mean(axes, keepdims=True) if is_centred else wide
         found = (away / np.sqrt(np.square(away).mean(axes, keepdims=True) + self.epsilon)).reshape(self.shape)
         given = self._along(factors)
-        return (found * given.get("scale", 1) + given.get("shift", 0)).astype(x.dtype)
+        y: Any = (found * given.get("scale", 1) + given.get("shift", 0)).astype(x.dtype)
+        for step in self.steps:
+            y = step.apply(y).astype(x.dtype)
+        return y
 
 
 @record(frozen=True)
