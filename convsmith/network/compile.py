@@ -40,6 +40,7 @@ from convsmith.network.program import (
     ProgramKernel,
     ProgramStep,
 )
+from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
@@ -66,7 +67,8 @@ def program_of(
     target = machine or registry.target(settings.target, _TYPES)
     cold = target.with_cold_weights
     pays = attention_choice(machine, cold, threads, dtype)
-    whole = with_small_floats(with_attention(folded(graph), cold.l2.bytes // 2, pays), dtype)
+    plain = with_deconvolutions(folded(graph), cold, threads)
+    whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, pays), dtype)
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold)

@@ -70,6 +70,20 @@ class Resize(Operator):
         same = ((1, 0, 1),)
         return [n for n, at in enumerate(self.places) if at not in same or self.shape[n] != self.sizes[n]]
 
+    @property
+    def repeated(self) -> tuple[int, ...] | None:
+        """The number of adjacent copies of each element along each axis; None if the operator computes other arrays."""
+        times = tuple(large // small if small else 0 for small, large in zip(self.shape, self.sizes))
+        if self.rounding == "linear" or not all(times):
+            return None
+        is_even = all(self._nearest(n) == [x // t for x in range(self.sizes[n])] for n, t in enumerate(times))
+        return times if is_even else None
+
+    def _nearest(self, n: int) -> list[int]:
+        """Return the place of the nearest element of the source, for each element along axis `n`."""
+        (a, b, c), last = self.places[n], self.shape[n] - 1
+        return [min(max(_rounded(Fraction(a * x + b, c), self.rounding), 0), last) for x in range(self.sizes[n])]
+
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
 
@@ -111,12 +125,12 @@ class Resize(Operator):
         """Return the resized array, axis by axis, from places as fractions."""
         found = arrays[0]
         for n in self._resized:
+            if self.rounding != "linear":
+                found = found.take(self._nearest(n), n)
+                continue
             a, b, c = self.places[n]
             exact = [Fraction(a * x + b, c) for x in range(self.sizes[n])]
             last = self.shape[n] - 1
-            if self.rounding != "linear":
-                found = found.take([min(max(_rounded(x, self.rounding), 0), last) for x in exact], n)
-                continue
             near, far = ([min(max(x // 1 + k, 0), last) for x in exact] for k in (0, 1))
             weights = np.array([float(x % 1) for x in exact], found.dtype)
             weights = weights.reshape(-1, *(1,) * (found.ndim - n - 1))
