@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from convsmith.codegen.casts import literal
+from convsmith.codegen.columns import Groups, columns_of, interleaved
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
 from convsmith.codegen.masked_stores import is_spread, store_spread
@@ -82,6 +83,7 @@ class AccessEmitter(SumEmitter):
         ``has_vector_lengths``, by the lanes per unit.
         """
         self.spans: Spans = {}
+        self.column_groups: Groups = {}
 
     def splat(self, t: DType, x: str, lanes: int) -> str:
         """Return a vector with ``x`` in every lane."""
@@ -260,6 +262,8 @@ class AccessEmitter(SumEmitter):
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
+        if whole and not self.scalable and columns_of(lanes.offsets) is not None:
+            return self._load_columns(v, lanes)
         lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
         if whole and hi - lo < n:
             span = strided(hi - lo + 1, 1)
@@ -336,6 +340,17 @@ class AccessEmitter(SumEmitter):
             parts = [self.shuffle(t, width, a, b, range(2 * width)) for a, b in pairs]
             width *= 2
         return parts[0]
+
+    def _load_columns(self, v: Load, lanes: Lanes) -> str:
+        """Return the columns of rows that vectors hold, which neighbouring columns share."""
+        columns, at = columns_of(lanes.offsets), v.index[0].const
+        assert columns is not None
+        start, width = self.column_groups.get((gathered_from(v), columns, at), (at, columns.number))
+        rows = [
+            self.load(Load(v.buffer, (v.index[0] + (start - at + n * columns.distance),), strided(width, 1)))
+            for n in range(columns.rows)
+        ]
+        return interleaved(self, v.buffer.dtype, rows, width, (at - start) // columns.number, lanes.count)
 
     def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
         """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if no lane is

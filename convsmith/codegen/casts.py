@@ -13,7 +13,7 @@ from typing import NamedTuple
 from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.scalars import ScalarEmitter
 from convsmith.diag.errors import InternalError
-from convsmith.ir.instruction import WordConversion
+from convsmith.ir.instruction import Narrowing, WordConversion
 from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, F16, F32, F64, S32, DType, Half
 from convsmith.ir.value import const
 
@@ -58,6 +58,7 @@ class CastEmitter(ScalarEmitter):
         self.half = half
         self.word_rounding: tuple[int, str] | None = None
         self.word_conversions: tuple[WordConversion, ...] = ()
+        self.narrowing: Narrowing | None = None
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
         """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are per unit.
@@ -145,6 +146,8 @@ class CastEmitter(ScalarEmitter):
 
     # -- integers
     def _int_to_int(self, x: str, a: DType, b: DType, lanes: int) -> str:
+        if a is S32 and (bytes_ := self._narrowed_bytes(x, b, lanes)):
+            return bytes_
         (lo, hi), (low, high) = a.limits, b.limits
         sign = "s" if a.kind == "int" else "u"
         if lo < low:
@@ -201,9 +204,24 @@ class CastEmitter(ScalarEmitter):
 
     def _clamped_word(self, word: str, b: DType, lanes: int) -> str:
         """Return s32 saturated to the integers ``b``, which have fewer bits."""
+        if bytes_ := self._narrowed_bytes(word, b, lanes):
+            return bytes_
         for name, limit in zip(("smax", "smin"), b.limits):
             word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))
         return self.convert("trunc", word, S32, b, lanes)
+
+    def _narrowed_bytes(self, word: str, b: DType, lanes: int) -> str:
+        """Return s32 saturated to the bytes ``b``, by the target's intrinsics; empty if it has none for the lanes."""
+        form = self.narrowing
+        intrinsic = "" if form is None or lanes != form.lanes or self.scalable else dict(form.bytes).get(b.name, "")
+        if form is None or not intrinsic:
+            return ""
+        for name, bits in ((form.words, 16), (intrinsic, 8)):
+            given, made = f"<{lanes * 16 // bits} x i{2 * bits}>", f"<{lanes * 32 // bits} x i{bits}>"
+            self.declared[f"declare {made} @{name}({given}, {given})"] = None
+            word = self.put(f"call {made} @{name}({given} {word}, {given} {word})")
+        first = ", ".join(f"i32 {n}" for n in range(lanes))
+        return self.put(f"shufflevector {made} {word}, {made} poison, <{lanes} x i32> <{first}>")
 
     def rounds_words(self, t: DType, lanes: int) -> bool:
         """Return whether an instruction rounds vectors of ``t`` to s32."""

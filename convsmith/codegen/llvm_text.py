@@ -11,6 +11,7 @@ from typing import Any
 
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.accesses import SECOND_LEVEL, Slot
+from convsmith.codegen.columns import groups_of
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
@@ -58,6 +59,7 @@ class FunctionEmitter(ValueEmitter):
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
         self.word_rounding, self.word_conversions = facts.word_rounding, facts.word_conversions
+        self.narrowing = facts.narrowing
         self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
         self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.loads_words, self.loads_predicated = facts.loads_words, facts.loads_predicated
@@ -114,7 +116,7 @@ class FunctionEmitter(ValueEmitter):
         self.lines.append(f"  {file.end}")
 
     def _Block(self, s: Block) -> None:
-        outer, self.spans = self.spans, spans_of(s.stmts)
+        outer, self.spans, self.column_groups = (self.spans, self.column_groups), spans_of(s.stmts), groups_of(s.stmts)
         ahead = 0  # statements whose quotients are computed
         for n, x in enumerate(s.stmts):
             if n >= ahead and len(stores := self.quotients_from(s.stmts[n:])) > 1:
@@ -123,7 +125,7 @@ class FunctionEmitter(ValueEmitter):
                 ahead = n + len(stores)
             self.stmt(x)
         self.divided = {}
-        self.spans = outer
+        self.spans, self.column_groups = outer
 
     def _Alloc(self, s: Alloc) -> None:
         if s.buffer.scope == "fragment" and not self.is_held(s.buffer):

@@ -19,5 +19,5 @@ def facts(target: Machine) -> Facts:
         has_vector_lengths=target.has_vector_lengths, reads_scalars=target.reads_scalars,
         loads_words=target.loads_words, loads_predicated=target.loads_predicated,
         loads_constants=target.loads_constants, relaxed_fma=target.relaxed_fma,
-        prefetches_by_loads=target.prefetches_by_loads,
+        prefetches_by_loads=target.prefetches_by_loads, narrowing=target.narrowing,
     )  # fmt: skip

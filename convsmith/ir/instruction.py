@@ -366,6 +366,19 @@ class WordConversion:
 
 
 @record(frozen=True)
+class Narrowing:
+    """Intrinsics of LLVM that saturate a register of ``lanes`` of s32 to s16, and s16 to bytes.
+
+    Each takes two registers, whose numbers follow each other in the result. ``words`` is the intrinsic that gives s16,
+    ``bytes`` are those that give bytes, by the name of the type.
+    """
+
+    lanes: int
+    words: str
+    bytes: tuple[tuple[str, str], ...]
+
+
+@record(frozen=True)
 class ByteLookup:
     """LLVM text that picks each byte of a register of ``bytes`` from a register, by an index.
 

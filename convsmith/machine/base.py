@@ -21,6 +21,7 @@ from convsmith.ir.instruction import (
     FragmentLayout,
     HeadLoad,
     Instruction,
+    Narrowing,
     Operand,
     RegisterFile,
     WordConversion,
@@ -74,7 +75,8 @@ class Machine:
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
     it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
     as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Those of
-    ``word_conversions`` have the meaning of the IR's conversion of f32 to s32 instead. A machine without instructions
+    ``word_conversions`` have the meaning of the IR's conversion of f32 to s32 instead, and those of ``narrowing`` that
+    of conversions of s32 to bytes. A machine without instructions
     for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may
     round twice. Where it ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
     both wraps around. One that ``has_vector_lengths`` ends a
@@ -85,7 +87,8 @@ class Machine:
     ``prefetches_by_loads`` has no prefetches: it loads a byte of the line, which is part of an array. One that
     ``extends_bytes`` loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
     One that ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole
-    vectors.
+    vectors. One that makes ``sums_in_turn`` multiplies all terms of
+    a sum where it stores it, so that registers hold the factors of one sum, not those of a tile.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -127,12 +130,14 @@ class Machine:
     has_fused_steps: bool = False
     word_rounding: tuple[int, str] | None = None
     word_conversions: tuple[WordConversion, ...] = ()
+    narrowing: Narrowing | None = None
     relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False
     loads_words: bool = False
     loads_constants: bool = False
+    sums_in_turn: bool = False
     prefetches_by_loads: bool = False
     extends_bytes: bool = False
     loads_predicated: bool = False

@@ -36,7 +36,8 @@ class BoxCopy:
     elements. An ``exact`` copy holds its dims in their own order, and only elements that exist; it runs before the
     first statement that reads it. With ``masked``, the loads keep their masks. With ``convert``, the copy holds
     elements of the type to which the nest converts each of them. The contiguous dim is filled up to a ``multiple`` of
-    elements; if ``count`` says how many of them there are, those that a blocked layout adds are ``fill`` too.
+    elements; if ``count`` says how many of them there are, those that a blocked layout adds are ``fill`` too. Along
+    the dim ``beyond``, the copy has ``more`` elements behind those that are read.
     """
 
     innermost: int | None = None
@@ -47,6 +48,8 @@ class BoxCopy:
     convert: bool = False
     multiple: int = 1
     count: int | None = None
+    beyond: int | None = None
+    more: int = 0
     ending = "s"
 
     def __str__(self) -> str:
@@ -67,6 +70,8 @@ class BoxCopy:
         shape[nearest] = max(shape[nearest], self.width)
         last = nearest if self.innermost is None else self.innermost
         shape[last] = -(-shape[last] // self.multiple) * self.multiple
+        if self.beyond is not None:
+            shape[self.beyond] += self.more
         blocks = dense(tuple(shape)) if self.exact else dense_blocks(old.blocks, shape, self.innermost)
         held = _read_as(old, loop.body) if self.convert else old.dtype
         new = Buffer(name, held, tuple(shape), blocks, scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -12,8 +13,9 @@ from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims, names
 from convsmith.schedule.nest import Nest
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Copy
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
 
 
 def is_copied(st: Statement, config: Config) -> bool:
@@ -90,6 +92,24 @@ def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
     loop, sizes = config.tiles_at("k_step")[0][0], st.extents
     is_filled = bool(nest.rows) or Var(loop) in st.a.coords
     return is_filled and prod(sizes[n] for n in fused_dims(config, loop)) % nest.unit.terms > 0
+
+
+def has_terms_apart(st: Statement, unit: ProductShape, lanes: Iterable[str]) -> bool:
+    """Return whether the instruction ``unit`` adds up terms that lie apart in A, of lanes along the dims ``lanes`` that
+    are adjacent there: taps of channels that are groups of their own.
+    """
+    steps = view_steps(st.a)
+    return unit.dot and unit.rows == 1 and any(steps.get(Var(n)) == 1 for n in lanes)
+
+
+def room_for_terms(st: Statement, config: Config) -> tuple[int, int]:
+    """Return the dim of A along which the terms of an instruction lie, and the elements that the last one reads beyond
+    those that exist, for terms that lie apart.
+    """
+    ((loop, _),) = config.tiles_at("k_step")
+    dim = next(n for n, x in enumerate(st.a.coords) if Var(loop) in variables_of(x))
+    step = dict(st.a.coords[dim].terms)[Var(loop)]
+    return dim, empty_terms(st, config) * abs(step)
 
 
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:

@@ -146,7 +146,7 @@ def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if not nest.has_lanes:
         return
     if reads.source is not None and reads.source.lane is not None and not reads.source.loops:
-        s.run(vectorise, reads.source.lane, nest.lanes, False)
+        s.run(vectorise, reads.source.lane, reads.source.lane.extent, False)
     if nest.unit.dot and not nest.rows:
         for x in nest.terms:
             s.run(vectorise, x, nest.unit.terms, False)

@@ -24,8 +24,10 @@ from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
     copied_type,
+    has_terms_apart,
     has_windows,
     is_copied,
+    room_for_terms,
     short_terms,
     window_borders,
     window_dims,
@@ -180,6 +182,9 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
     if short_terms(st, config, nest):
         count = st.a.layout.shape[neighbours[0]]
         layout = BoxCopy(innermost, absent, multiple=nest.unit.terms, count=count)
+    if has_terms_apart(st, nest.unit, nest.lane.dims):
+        beyond, more = room_for_terms(st, config)
+        layout = BoxCopy(innermost, absent, beyond=beyond, more=more)
     return s.stage(st.a.name, around[-1], rank, layout), around
 
 
@@ -260,7 +265,8 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> tuple[Copy, Transposed
         return replace(source, loops=rows), None
     if (tiles := turned_copy(s, k, source, 1)) is not None:
         return replace(source, loops=(), lane=None), tiles
-    vectors, lane = s.tile(source.loops[1], nest.lanes, "ol", ("copy", "copy"))
+    lanes = nest.lanes * nest.unit.terms if has_terms_apart(st, nest.unit, nest.lane.dims) else nest.lanes
+    vectors, lane = s.tile(source.loops[1], lanes, "ol", ("copy", "copy"))
     s.run(partition, (*source.loops[2:], vectors))
     return replace(source, loops=(), lane=lane), None
 
@@ -336,8 +342,11 @@ def check_resident(st: Statement, config: Config, name: str) -> None:
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
-    """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy."""
-    loops = {Var(n) for n, _ in config.tiles_at("k_step")} if nest.unit.dot else set()
+    """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy, unless
+    elements of adjacent lanes are.
+    """
+    is_near = nest.unit.dot and not has_terms_apart(st, nest.unit, nest.lane.dims)
+    loops = {Var(n) for n, _ in config.tiles_at("k_step")} if is_near else set()
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 

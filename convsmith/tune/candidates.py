@@ -28,6 +28,7 @@ from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
+from convsmith.tune.tap_products import tap_configs
 from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.variants import (
     fetching,
@@ -108,7 +109,8 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             least = min((c.choice.cycles for c in found), default=inf)
             if needs_all or nests.model.multiplying() <= HOPELESS_RATIO * least:
                 found += _of_nests(nests, threads, long)
-        found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
+        others = (*winograd_configs(p, each, target, threads), *tap_configs(p, whole[0], target, threads))
+        found += [_ModelledChoice(Choice(*config), None) for config in others]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
         bound = MemoryBound(p, target)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import has_terms_apart
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.phases import phases
 from convsmith.tune.features import Features, Terms, time
 from convsmith.tune.model import Model
+from convsmith.tune.tap_products import tap_features
 from convsmith.tune.winograd import winograd_features
 
 __all__ = ["expected_features", "expected_terms", "model_of", "with_lanes"]
@@ -32,6 +34,8 @@ def expected_features(problem: Problem, config: Config, target: Machine) -> Feat
     if config.tiles_at("winograd"):
         return winograd_features(problem, config, target)
     model, loops = model_of(problem, config, target)
+    if has_terms_apart(model.st, model.unit, loops.dims[config.lane]):
+        return tap_features(model, loops, config)
     return model.features(loops, with_lanes(config, model, loops))
 
 

@@ -333,7 +333,7 @@ class Model(SharedFacts):
             if turns:
                 finish.append(("page_turn", held))
             if lane == self.batch:
-                live = live_vectors(loops, tile, v, self.src, is_held, self.bytes == 1)
+                live = live_vectors(loops, tile, v, self.src, is_held, self.bytes == 1, target.sums_in_turn)
                 if live > target.registers:
                     unrolled = prod(n for name, n in tile.items() if loops.kinds[name] == "k")
                     finish.append(("spilled", (live - target.registers) * max(self.terms // unrolled, 1)))

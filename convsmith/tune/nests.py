@@ -372,7 +372,7 @@ class Nests:
         """Yield the families of register tiles of vectors along ``lane``."""
         lanes, registers = self.model.filled(lane), self._registers(loops, lane)
         if lane == self.batch:
-            yield from windows(loops, lane, lanes, self.src)
+            yield from windows(loops, lane, lanes, self.src, self.target.sums_in_turn)
             if self.st.constant and dtype(self.st.a.dtype).bits < dtype(self.st.acc).bits:  # each load widens elements
                 yield from runs_of_taps(loops, lane, lanes, self.src)
             if not self.st.constant:

@@ -74,8 +74,12 @@ def _within(sizes: Sequence[int], extent: int) -> list[int]:
     return [size for size in sizes if size <= extent]
 
 
-def windows(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> Iterator[Family]:
-    """Yield tiles of rows and columns with all taps of both axes; registers hold the elements that rows share."""
+def windows(
+    loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int], in_turn: bool = False
+) -> Iterator[Family]:  # fmt: skip
+    """Yield tiles of rows and columns with all taps of both axes; registers hold the elements that rows share, or the
+    weights of a row of taps if the sums of a row of pixels are made ``in_turn``.
+    """
     pixels, pairs = _pixels_with_taps(loops)
     if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MAX_TAPS:
         return
@@ -86,6 +90,8 @@ def windows(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> 
     step = taps_apart(loops, steps, column, along)
 
     def shared(tile: Tile) -> int:
+        if in_turn and all(tile[n] == 1 for n in above):
+            return loops.extents[along] + 1
         return prod(tile[n] for n in above) * distinct_elements(tile[column], loops.extents[along], step)
 
     yield Family(sizes, shared)

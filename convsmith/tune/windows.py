@@ -57,11 +57,12 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
 
 def live_vectors(
     loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool,
-    is_extended: bool = False,
+    is_extended: bool = False, in_turn: bool = False,
 ) -> int:  # fmt: skip
     """Return the number of vectors that straight-line code of a window tile keeps for later: sums, elements that other
     taps read again, and, if ``is_held``, the weights of all taps. Beside these, a multiply-add reads elements of other
-    rows from memory, unless ``is_extended`` says that they are converted before.
+    rows from memory, unless ``is_extended`` says that they are converted before. Where the sums of a row are made
+    ``in_turn``, the weights of a row of taps stay, and no elements.
     """
     taps = {loops.axes[n]: n for n, size in tile.items() if loops.kinds[n] == "k" and size > 1}
     pixels = [n for n in loops.of("m") if loops.axes[n]]
@@ -70,6 +71,8 @@ def live_vectors(
     column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
     row = distinct_elements(tile.get(column, 1), tile[along], taps_apart(loops, steps, column, along))
     sums, rows = prod(tile.get(n, 1) for n in pixels), prod(tile.get(n, 1) for n in pixels[:-1])
+    if in_turn and rows == 1:
+        return (sums + tile[along]) * vectors + 1
     if is_held:
         return (sums + prod(tile[n] for n in taps.values())) * vectors + (rows if is_extended else 1) * row
     return (sums + rows * row) * vectors + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.instruction import Instruction, RegisterFile
+from convsmith.ir.instruction import Instruction, Narrowing, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
@@ -28,11 +28,20 @@ _REGISTERS = 15
 """Vector registers that V8 allocates on x86-64, whose sixteenth it keeps for itself. Engines on AArch64 have 30."""
 _INTERRUPTED = 15.0
 """Cycles per line, measured in V8 13.6 on a Zen 5: 9 to 27 in four layers. WebAssembly has no prefetches."""
+_TRANSFORM = 0.5
+"""Fitted by `benchmarks/fit.py` to configs of 35 layers in V8 13.6 on a Zen 5 (`benchmarks/measurements/generic.json`);
+no other cost changes by that.
+"""
+_INTERLEAVE = 1.0
+"""Cycles, stores included, measured in V8 13.6 on a Zen 5 in six tiles of one layer."""
 _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoint", "sign-ext")
 """Features that every engine with vectors has."""
 SHOWN_BY_PRODUCTS = tuple(x for x in UNSIGNED_DOTS if x not in RELAXED)
 """Features that do not decide whether an engine accepts a module, but what its instructions compute."""
 _SHUFFLES = ("i8x16.shuffle", "i8x16.shuffle")
+_NARROWING = Narrowing(4, "llvm.wasm.narrow.signed.v8i16.v4i32", (
+    ("u8", "llvm.wasm.narrow.unsigned.v16i8.v8i16"), ("s8", "llvm.wasm.narrow.signed.v16i8.v8i16"),
+))  # fmt: skip
 _EXTREMES = "wasm.p"
 """LLVM's functions `pmax` and `pmin`. For a comparison and a selection LLVM takes `relaxed_max`, which returns any
 operand if one is NaN, or instructions with a mask.
@@ -53,11 +62,12 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", _REGISTERS, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
-        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, temporaries=temporaries, interrupted=_INTERRUPTED),
+        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, temporaries=temporaries, interrupted=_INTERRUPTED,
+                    interleave=_INTERLEAVE, transform=_TRANSFORM),
         attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
         relaxed_fma=_relaxed_fma(needs), has_unsigned_offsets=True, loads_constants=True, extremes=_EXTREMES,
-        prefetches_by_loads=True,
+        prefetches_by_loads=True, sums_in_turn=True, narrowing=_NARROWING,
     )  # fmt: skip
 
 
