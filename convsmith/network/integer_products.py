@@ -14,12 +14,14 @@ from convsmith.network.graph import IntegerConstant, NetworkNode
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
+from convsmith.problem.post_ops import BinaryPostOp, Eltwise, PostOp
 from convsmith.runtime.arrays import Array
 
 __all__ = ["IntegerProduct", "integer_product"]
 
 _LARGEST = 2**31 - 1
+_ROUNDED = 2.0**-22
+"""The largest relative error of a whole number times a scale in f32, whose factors are rounded too."""
 
 
 @record(frozen=True)
@@ -104,15 +106,19 @@ class _ProductOnBytes:
         self._node, self._work, self._source, self._weights = node, work, source, weights
         self._codes, self._result, self._known = codes, result, constants
         self._constants: dict[str, Array] = {}
+        self._shift: Any = None
         self._values = {"src": "src"}
         self._floats: dict[str, str] = {}
         self._post_ops: list[PostOp] = []
 
     def made(self) -> IntegerProduct | None:
-        """Return the product; None if its bias is not constant, or does not fit 32 bits."""
-        options = self._bias()
-        if options is None:
-            return None
+        """Return the product; None if its bias is not constant."""
+        options: dict[str, Any] = {}
+        if "bia" in self._node.arguments:
+            held = self._known.get(self._node.arguments["bia"])
+            if held is None:
+                return None
+            options = self._bias(held)
         if self._weights.values is None:
             self._values["wei"] = "wei"
         else:
@@ -130,19 +136,19 @@ class _ProductOnBytes:
         weights: Any = self._weights.scale
         return np.float32(self._source.scale) * weights
 
-    def _bias(self) -> dict[str, Any] | None:
-        """Return the fields of a bias in the unit of the sums; None if it does not fit."""
-        if "bia" not in self._node.arguments:
-            return {}
-        held = self._known.get(self._node.arguments["bia"])
-        if held is None:
-            return None
+    def _bias(self, held: Array) -> dict[str, Any]:
+        """Return the fields of the bias `held`. Sums begin with it if it is whole numbers in their unit; if not, it is
+        the first step after them.
+        """
+        bias, scale = held.reshape(-1).astype(np.float64), self._scale.astype(np.float64)
         with np.errstate(all="ignore"):
-            wide = np.rint(held.reshape(-1).astype(np.float64) / self._scale.astype(np.float64))
-        if not (np.abs(wide) <= _LARGEST).all():
-            return None
-        self._constants["bia"] = wide.astype(np.int32).reshape(held.shape)
-        return {"bia_dt": "s32"}
+            wide = np.rint(bias / scale)
+            is_whole = np.abs(wide * scale - bias) <= np.abs(bias) * _ROUNDED
+        if (is_whole & (np.abs(wide) <= _LARGEST)).all():
+            self._constants["bia"] = wide.astype(np.int32).reshape(held.shape)
+            return {"bia_dt": "s32"}
+        self._shift = held
+        return {"bia_dt": "", **({"dir": "FWD_D"} if isinstance(self._work, Conv) else {"bia_mask": None})}
 
     def _points(self) -> list[Quantity]:
         """Return the zero points that are not zero."""
@@ -167,12 +173,13 @@ class _ProductOnBytes:
                 steps = steps[:-1]
             if all(_scaled(step, 1) is not None or self._adds(n, step) for n, step in enumerate(steps)):
                 unit = self._result.scale
-        added = next((n for n, step in enumerate(steps) if self._adds(n, step)), None)
-        first = self._codes[f"post_op_{added}"].scale if added == 0 else unit
-        self._multiply(self._scale / np.float32(first), by_channel=True)
+        first = self._codes["post_op_0"].scale if steps and self._adds(0, steps[0]) else unit
+        self._operand("mul", self._scale / np.float32(first))
+        if self._shift is not None:
+            self._operand("add", self._shift / np.float32(first))
         for n, step in enumerate(steps):
-            if n == added:
-                self._add_bytes(n, first, unit)
+            if self._adds(n, step):
+                self._add_bytes(n, first if n == 0 else unit, unit)
             elif isinstance(step, Eltwise):
                 self._post_ops.append(_scaled(step, unit) or step)
             else:
@@ -181,33 +188,30 @@ class _ProductOnBytes:
                 self._post_ops.append(step)
         if self._result is not None:
             if unit != self._result.scale:
-                self._multiply(self._result.factor)
+                self._operand("mul", self._result.factor)
             self._post_ops.append(Eltwise("round"))
 
     def _adds(self, n: int, step: PostOp) -> bool:
         """Return whether a step adds a value of bytes."""
-        return isinstance(step, BinaryPostOp) and f"post_op_{n}" in self._codes
+        return isinstance(step, BinaryPostOp) and step.alg == "add" and f"post_op_{n}" in self._codes
 
     def _add_bytes(self, n: int, unit: float, after: float) -> None:
         """Add the addition of a value of bytes, before which numbers are in one unit, and after which in another."""
-        code = self._codes[f"post_op_{n}"]
+        code, step = self._codes[f"post_op_{n}"], self._work.post_ops[n]
+        assert isinstance(step, BinaryPostOp)
         if unit != code.scale:
-            self._multiply(np.float32(unit) / np.float32(code.scale))
+            self._operand("mul", np.float32(unit) / np.float32(code.scale))
         self._values[f"post_op_{len(self._post_ops)}"] = f"post_op_{n}"
-        self._post_ops.append(BinaryPostOp("add", code.type, PER_TENSOR))
+        self._post_ops.append(replace(step, dtype=code.type))
         if code.point:
             self._operand("sub", np.float32(code.point))
-        self._multiply(np.float32(code.scale) / np.float32(after))
+        self._operand("mul", np.float32(code.scale) / np.float32(after))
 
-    def _multiply(self, factor: Any, by_channel: bool = False) -> None:
-        """Add a product with a number, or one for each output channel."""
-        self._operand("mul", factor, by_channel)
-
-    def _operand(self, alg: str, number: Any, by_channel: bool = False) -> None:
+    def _operand(self, alg: str, number: Any) -> None:
         """Add a step with a number, or one for each output channel, that is an array of the call."""
         values = np.asarray(number, np.float32).reshape(-1)
         axis, rank = self._work.channels, len(self._work.product_shape)
-        wide = by_channel and values.size > 1
+        wide = values.size > 1
         self._constants[f"post_op_{len(self._post_ops)}"] = values.reshape(
             tuple(values.size if n == axis and wide else 1 for n in range(rank))
         )

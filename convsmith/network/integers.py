@@ -173,11 +173,13 @@ class _Integers:
         code = first.code
         if isinstance(work, Pointwise) and not work.binary and all(_is_nothing(code, s) for s in work.steps):
             self._bytes[node.output] = first
+            if node.output in self._graph.outputs:
+                self._real(node.output)
             return True
         moved: Operator
         if isinstance(work, Reshape | Transpose | Slice):
             moved = replace(work, type=code.type)
-        elif isinstance(work, Pad):
+        elif isinstance(work, Pad) and self._has_byte(code, work.value, node):
             moved = OnBytes(replace(work, value=float(code.of(work.value))), (code.type, code.type), coded=False)
         elif isinstance(work, Operator) and _chooses(work):
             moved = OnBytes(work, (code.type, code.type), coded=False)
@@ -187,6 +189,12 @@ class _Integers:
         self._moves(node, moved, arguments, code)
         return True
 
+    def _has_byte(self, code: Code, number: float, node: NetworkNode) -> bool:
+        """Return whether a byte of a code stands for the number, or for what the result of `node` is converted to."""
+        result = self._result_code(node)
+        is_exact = (code.of(number) - code.point) * code.scale == number
+        return is_exact or (result is not None and result.code == code)
+
     def _joined(self, node: NetworkNode, work: Concat, held: list[_Bytes | None]) -> bool:
         """Add the concatenation of bytes, if all parts have one code, or are converted to that of the result."""
         result, codes = self._result_code(node), {None if x is None else x.code for x in held}
@@ -195,12 +203,15 @@ class _Integers:
             return False
         arguments = {}
         for n, (x, shape, name) in enumerate(zip(held, work.shapes, node.arguments.values())):
-            part = f"{node.output}@part{n}"
+            part, constant = f"{node.output}@part{n}", self._constants.get(name)
             if x is not None and x.code == code:
                 part = x.name
-            else:
-                self._values[part] = NetworkValue(part, self._graph.values[name].shape, code.type)
-            if x is None:
+            elif constant is None:
+                self._values[part] = NetworkValue(part, shape, code.type)
+            if constant is not None:
+                numbers = np.array([code.scale], np.float32), np.array([code.point], np.float32)
+                self._held(part, Quantise(code.type, shape).reference(constant.reshape(shape), *numbers))
+            elif x is None:
                 operands = {"src": self._real(name), **self._numbers(part, code)}
                 self._append(Quantise(code.type, shape), operands, part, node.names)
             elif x.code != code:

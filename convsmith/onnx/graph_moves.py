@@ -109,6 +109,8 @@ def _transpose(node: GraphNode) -> None:
     if sorted(axes) != [*range(len(shape))]:
         raise UsageError(f"perm is {axes}; legal is each axis of {len(shape)} once", code="axis")
     result = tuple(shape[axis] for axis in axes)
+    if not shape:
+        shape, axes = (1,), (0,)
     if len(shape) > _MAX_RANK:
         shape, axes = _joined(shape, axes)
     node.add(Transpose(node.any_type(), shape, axes), {"src": node.inputs[0]}, result)
@@ -253,13 +255,12 @@ def _reduced(
     if before:
         source = node.between(Pointwise(node.type(), (shape,), "", before), {"src_0": source}, shape)
     axes = node.numbers(1, "axes")
-    if not axes and node.attribute("noop_with_empty_axes", 0):
-        node.add(Reshape(node.type(), prod(shape)), {"src": node.inputs[0]}, shape)
-        return
-    own = _axes(axes or tuple(range(len(shape))), len(shape))
+    has_none = not axes and node.attribute("noop_with_empty_axes", 0)
+    own = () if has_none else _axes(axes or tuple(range(len(shape))), len(shape))
     kept = tuple(1 if n in own else size for n, size in enumerate(shape))
     less = tuple(size for n, size in enumerate(shape) if n not in own)
-    work, result = Reduce(kind, node.type(), shape, tuple(sorted(own))), kept if node.attribute("keepdims", 1) else less
+    result = kept if node.attribute("keepdims", 1) else less
+    work = Reduce(kind, node.type(), shape or (1,), tuple(sorted(own)))
     if not steps:
         node.add(work, {"src": source}, result)
         return
@@ -329,7 +330,7 @@ def _converted(to_bytes: bool, node: GraphNode) -> None:
         "zero_point": node.held(np.broadcast_to(zeros, (scale.size,)).copy()),
     }  # fmt: skip
     made = Quantise if to_bytes else Dequantise
-    node.add(made(type_, shape, scale.size, axis), arguments)
+    node.add(made(type_, shape or (1,), scale.size, axis), arguments, shape)
 
 
 MOVES: dict[str, Callable[[GraphNode], None]] = {

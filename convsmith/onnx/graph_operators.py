@@ -5,6 +5,7 @@ This module has products, pools and element-wise operators; `MOVES`, `CHOICES` a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 from typing import Any
@@ -14,9 +15,9 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.transposed import deconvolution_weights
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
-from convsmith.onnx.calls import conv_transpose_problem
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_einsum import add_einsum
 from convsmith.onnx.graph_gather import GATHERS
@@ -26,7 +27,8 @@ from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_orders import ORDERS
 from convsmith.onnx.graph_recurrent import RECURRENT
 from convsmith.onnx.graph_sampling import SAMPLES
-from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
+from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, transposed, window
+from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
 
@@ -43,36 +45,57 @@ def _window(node: GraphNode) -> OnnxWindow:
 
 
 def _conv(node: GraphNode) -> None:
-    t, constants = node.type(), node.reader.constants
-    has_bias = node.has(2) and node.inputs[2] in constants
-    options = {"dt": (t, t, t), **({"dir": "FWD_B", "bia_dt": t} if has_bias else {})}
-    problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), **options)
-    if node.inputs[1] in constants:
+    t = node.type()
+    problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), dt=(t, t, t))
+    if node.inputs[1] in node.reader.constants:
         weights = node.moved(1, lambda x: x.reshape(problem.wei_shape))
     else:
-        weights = node.between(Reshape(t, prod(problem.wei_shape)), {"src": node.inputs[1]}, problem.wei_shape)
-    arguments = {"src": node.inputs[0], "wei": weights}
-    if has_bias or not node.has(2):
-        node.add(problem, {**arguments, "bia": node.inputs[2]} if has_bias else arguments)
-        return
-    sums = node.between(problem, arguments)
-    along = (problem.oc, *(1,) * len(problem.o))
-    bias = node.between(Reshape(t, problem.oc), {"src": node.inputs[2]}, along)
-    node.add(Pointwise(t, (problem.dst_shape, along), "add"), {"src_0": sums, "src_1": bias})
+        weights = _viewed(node, node.inputs[1], problem.wei_shape)
+    _add_convolution(node, problem, weights, problem.o)
 
 
 def _conv_transpose(node: GraphNode) -> None:
-    weights, bias = node.constant(1), node.constant(2)
-    assert weights is not None
-    source = np.broadcast_to(np.zeros((), weights.dtype), node.shape())
-    problem, shape, _ = conv_transpose_problem(source, weights, bias, _window(node))
-    if shape != problem.o:
-        raise UnsupportedError(
-            f"the output {shape} has elements beyond {problem.o} that no source reaches; available are outputs without",
-            code="unreached",
-        )
-    arguments = {"src": node.inputs[0], "wei": node.held(deconvolution_weights(problem, weights))}
-    node.add(problem, arguments if bias is None else {**arguments, "bia": node.inputs[2]})
+    t, weights = node.type(), node.inputs[1]
+    is_known = weights in node.reader.constants
+    problem, sizes = transposed(
+        OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), dt=(t, t, t),
+        **({} if is_known else {"wtag": "any"}),
+    )  # fmt: skip
+    if is_known:
+        weights = node.held(deconvolution_weights(problem, node.reader.constants[weights]))
+    else:
+        grouped = (problem.g, problem.ic // problem.g, problem.oc // problem.g, *problem.k)
+        axes = (0, 2, 1, *range(3, len(grouped)))
+        turned = node.between(Transpose(t, grouped, axes), {"src": _viewed(node, weights, grouped)})
+        weights = _viewed(node, turned, problem.wei_shape)
+    _add_convolution(node, problem, weights, sizes)
+
+
+def _viewed(node: GraphNode, name: str, shape: tuple[int, ...]) -> str:
+    """Return the name of a value in another shape."""
+    return node.between(Reshape(node.type(), prod(shape)), {"src": name}, shape)
+
+
+def _add_convolution(node: GraphNode, problem: Conv, weights: str, sizes: tuple[int, ...]) -> None:
+    """Add a convolution and its bias. Elements of the spatial `sizes` beyond those of the problem are reached by no
+    element of the source.
+    """
+    t, arguments, result = node.type(), {"src": node.inputs[0], "wei": weights}, (*problem.dst_shape[:2], *sizes)
+    if not node.has(2) and sizes == problem.o:
+        node.add(problem, arguments)
+        return
+    if node.has(2) and node.inputs[2] in node.reader.constants and sizes == problem.o:
+        node.add(replace(problem, dir="FWD_B", bia_dt=t), {**arguments, "bia": node.inputs[2]})
+        return
+    name = node.between(problem, arguments)
+    if sizes != problem.o:
+        before, after = (0,) * len(result), tuple(a - b for a, b in zip(result, problem.dst_shape))
+        put = node.between if node.has(2) else node.add
+        name = put(Pad(t, problem.dst_shape, before, after), {"src": name})
+    if node.has(2):
+        along = (problem.oc, *(1,) * len(sizes))
+        bias = _viewed(node, node.inputs[2], along)
+        node.add(Pointwise(t, (result, along), "add"), {"src_0": name, "src_1": bias})
 
 
 def _gemm(node: GraphNode) -> None:
@@ -144,18 +167,29 @@ def _product(type_: str, a: tuple[int, ...], b: tuple[int, ...]) -> Matmul:
 
 
 def _batch_norm(node: GraphNode) -> None:
-    scale, shift, mean, variance = (node.constant(n) for n in (1, 2, 3, 4))
-    assert scale is not None and shift is not None and mean is not None and variance is not None
     if node.attribute("training_mode", 0):
-        raise UnsupportedError("training_mode=1; available are norms with constant means", code="training")
-    wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + node.attribute("epsilon", 1e-5))
-    along = (1, -1, *(1,) * (len(node.shape()) - 2))
-    factors = wide.astype(scale.dtype).reshape(along)
-    moved = (shift - mean * wide).astype(scale.dtype).reshape(along)
-    shapes = (node.shape(), factors.shape)
-    arguments = {"src_0": node.inputs[0], "src_1": node.held(factors)}
-    product = node.between(Pointwise(node.type(), shapes, "mul"), arguments)
-    node.add(Pointwise(node.type(), shapes, "add"), {"src_0": product, "src_1": node.held(moved)})
+        raise UnsupportedError("training_mode=1; available are norms whose means are inputs", code="training")
+    shape, epsilon, t = node.shape(), node.attribute("epsilon", 1e-5), node.type()
+    along = (1, shape[1], *(1,) * (len(shape) - 2))
+    known = [node.reader.constants.get(name) for name in node.inputs[1:5]]
+    if all(x is not None for x in known):
+        scale, shift, mean, variance = (np.asarray(x) for x in known)
+        wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+        factors = node.held(wide.astype(scale.dtype).reshape(along))
+        moved = node.held((shift - mean * wide).astype(scale.dtype).reshape(along))
+    else:
+        names = [_viewed(node, name, along) for name in node.inputs[1:5]]
+        deviation = Pointwise(t, (along,), "", (Eltwise("linear", 1.0, epsilon), Eltwise("sqrt")))
+        factors = _between_two(node, "div", names[0], node.between(deviation, {"src_0": names[3]}))
+        moved = _between_two(node, "sub", names[1], _between_two(node, "mul", names[2], factors))
+    product = _between_two(node, "mul", node.inputs[0], factors)
+    node.add(Pointwise(t, (shape, along), "add"), {"src_0": product, "src_1": moved})
+
+
+def _between_two(node: GraphNode, alg: str, a: str, b: str) -> str:
+    """Return the name of an operation on two values."""
+    shapes = node.reader.value(a).shape, node.reader.value(b).shape
+    return node.between(Pointwise(node.type(), shapes, alg), {"src_0": a, "src_1": b})
 
 
 # -- element-wise -----------------------------------------------------------------------------------------------------
@@ -195,26 +229,29 @@ def _clip(node: GraphNode) -> None:
     shapes = (node.shape(), (1,))
     bound = node.held(np.full((1,), least if least > -inf else most, np.float32))
     work = Pointwise(node.type(), shapes, "max" if least > -inf else "min")
-    node.add(work, {"src_0": node.inputs[0], "src_1": bound})
+    node.add(work, {"src_0": node.inputs[0], "src_1": bound}, node.shape())
 
 
 def _pow(node: GraphNode) -> None:
     exponent = node.constant(1)
     if exponent is None or exponent.size != 1:
         raise UnsupportedError("available are powers with one constant exponent", code="exponent")
-    _steps(node, Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])))
+    shape = (1,) * (exponent.ndim - len(node.shape())) + node.shape()
+    work = Pointwise(node.type(), (node.shape(),), "", (Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])),))
+    node.add(work, {"src_0": node.inputs[0]}, shape)
 
 
 def _prelu(node: GraphNode) -> None:
     """Add max(x, 0) + slope * min(x, 0)."""
     t, shape, slope = node.type(), node.shape(), node.inputs[1]
+    result = np.broadcast_shapes(shape, node.shape(1))
     zero = node.held(np.zeros((1,), node.reader.numpy_of(t)))
     below, above = (
         node.between(Pointwise(t, (shape, (1,)), alg), {"src_0": node.inputs[0], "src_1": zero})
         for alg in ("min", "max")
     )
     sloped = node.between(Pointwise(t, (shape, node.shape(1)), "mul"), {"src_0": below, "src_1": slope})
-    node.add(Pointwise(t, (shape, shape), "add"), {"src_0": sloped, "src_1": above})
+    node.add(Pointwise(t, (node.reader.value(sloped).shape, shape), "add"), {"src_0": sloped, "src_1": above}, result)
 
 
 def _ceil(node: GraphNode) -> None:

@@ -161,16 +161,17 @@ def _is_infinite(node: GraphNode) -> None:
 
 def _log_of_sum(node: GraphNode) -> None:
     """Add the logarithm of the sum of exponentials: of the distances from the largest element, plus that."""
-    shape, t, given = node.shape(), node.type(), node.numbers(1, "axes")
-    rank = len(shape)
-    axes = tuple(sorted(n % rank for n in given or range(rank)))
+    shape, t, given = node.shape() or (1,), node.type(), node.numbers(1, "axes")
+    rank = len(node.shape())
+    every = () if node.attribute("noop_with_empty_axes", 0) else range(rank)
+    axes = tuple(sorted(n % rank for n in given or every))
     one = tuple(1 if n in axes else size for n, size in enumerate(shape))
     most = node.between(Reduce("max", t, shape, axes), {"src": node.inputs[0]})
     away = node.between(Pointwise(t, (shape, one), "sub", (Eltwise("exp"),)), {"src_0": node.inputs[0], "src_1": most})
     total = node.between(Reduce("sum", t, shape, axes), {"src": away})
     log = node.between(Pointwise(t, (one,), "", (Eltwise("log"),)), {"src_0": total})
-    less = tuple(size for n, size in enumerate(shape) if n not in axes)
-    result = one if node.attribute("keepdims", 1) else less
+    keeps = node.attribute("keepdims", 1)
+    result = [1 if n in axes else size for n, size in enumerate(node.shape()) if keeps or n not in axes]
     node.add(Pointwise(t, (one, one), "add"), {"src_0": log, "src_1": most}, result)
 
 

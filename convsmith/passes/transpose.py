@@ -15,7 +15,7 @@ from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of, true
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.value import Const, Load, Select, Value, const
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
@@ -48,9 +48,7 @@ class _Transpose(ScopedRewriter):
         if self.piece and int(columns.hi) % self.piece:
             return loop
         values = list(walk(s.value))
-        if not all(_prefix(v, columns, groups, rows) for v in values if isinstance(v, Select)):
-            return loop
-        if not all(_is_run(v.cond, columns, groups) for v in values if isinstance(v, Select)):
+        if not all(are_partial(v, columns, groups, rows) for v in values if isinstance(v, Select)):
             return loop
         if not any(isinstance(v, Load) for v in values):
             return loop
@@ -105,11 +103,13 @@ def through_registers(
     return Alloc(t, Alloc(u, block(reading, moved, writing)))
 
 
-def _prefix(v: Select, columns: For, groups: list[For], rows: For) -> bool:
-    """Return whether a masked vector along the columns can be a partial load with zeros in the inactive lanes."""
+def are_partial(v: Select, columns: For, groups: list[For], rows: For) -> bool:
+    """Return whether masked vectors along the columns can be partial loads with zeros in the inactive lanes."""
     along = {columns.var, *(g.var for g in groups)}
-    used = [variables_of(part) for part in parts_of(v.cond)]
-    return all(isinstance(v.yes, Load) and names <= along | {rows.var} for names in used if names & along)
+    used = [names for names in map(variables_of, parts_of(v.cond)) if names & along]
+    is_zero = isinstance(v.yes, Load) and isinstance(v.no, Const) and v.no.value == 0
+    is_known = all(names <= along | {rows.var} for names in used)
+    return not used or (is_zero and is_known and _is_run(v.cond, columns, groups))
 
 
 def _is_run(cond: Cond, columns: For, groups: list[For]) -> bool:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load
+from convsmith.ir.value import Load, Select
 from convsmith.ir.walk import walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, with_body, wrap
-from convsmith.passes.transpose import through_registers
+from convsmith.passes.transpose import are_partial, through_registers
 
 
 class _TransposeStores(ScopedRewriter):
@@ -46,6 +46,8 @@ class _TransposeStores(ScopedRewriter):
         count = int(lanes.hi)
         fits = count == self.shape[1] or (1 < count < self.shape[1] and isinstance(s.value, Load))
         if not fits or int(along.hi) < self.least:
+            return False
+        if not all(are_partial(v, lanes, [], along) for v in walk(s.value) if isinstance(v, Select)):
             return False
         at = offset(s.buffer, s.index)
         is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
@@ -82,7 +84,8 @@ def transpose_stores(
 
     Elements are contiguous, or ``apart``, along the loop ``along``, of at least ``least`` iterations. ``shape`` is the
     shape of the transposed tiles: elements along either loop. A nest that reads the buffer that it writes is unchanged,
-    as is a nest without constant bounds, or one whose vectors are short and computed.
+    as is a nest without constant bounds, one whose vectors are short and computed, or one that masks lanes otherwise
+    than by zeros beside a run of lanes that is known.
 
     Before::
 

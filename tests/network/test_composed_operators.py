@@ -191,6 +191,24 @@ def test_resizes_against_aliases(mode: str) -> None:
     check("Resize", {"x": f(2, 3, 6, 7)}, mode=mode, **more)
 
 
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceMax", "ReduceLogSumExp"])
+def test_reductions_of_no_axes_apply_their_functions(operator: str) -> None:
+    """ONNX states this since version 1.17. ONNX Runtime returns its input."""
+    x, functions = f(2, 3), {"ReduceL1": np.abs, "ReduceL2": np.abs, "ReduceSumSquare": np.square}
+    made = model(operator, {"x": x}, {}, 18, noop_with_empty_axes=1)
+    np.testing.assert_allclose(cs.onnx.compile(made, threads=1)(x), functions.get(operator, np.array)(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("operator", "constants", "more"), [
+    ("Clip", {"low": np.float32(0)}, {}), ("Clip", {"high": np.float32(0)}, {"order": "x,,high"}),
+    ("PRelu", {"slope": np.float32([[0.5]])}, {}), ("Pow", {"n": np.float32([[2]])}, {}), ("ReduceSum", {}, {}),
+    ("ReduceLogSumExp", {}, {}), ("Transpose", {}, {}), ("QuantizeLinear", {"scale": np.float32(0.5)}, {}),
+], ids=name_of)  # fmt: skip
+def test_single_numbers(operator: str, constants: Any, more: Any) -> None:
+    """The shape of a number is empty, or that to which it broadcasts."""
+    check(operator, {"x": np.array(1.5, np.float32)}, constants, **more)
+
+
 @pytest.mark.parametrize(("operator", "inputs", "more", "message"), [
     ("GridSample", {"x": f(2, 3, 5, 7), "g": f(2, 4, 6, 2)}, {"padding_mode": "reflection"}, "zeros and border"),
     ("LpNormalization", {"x": f(2, 3)}, {"p": 3}, "p=3; available are 1 and 2"),

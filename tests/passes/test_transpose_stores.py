@@ -64,3 +64,19 @@ def test_vectors_at_a_stride_of_the_call(stride: int) -> None:
         found.append(d)
     np.testing.assert_array_equal(*found)
     assert found[0][stride] == a[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_made"),
+    [
+        ("(a[i * 4 + l] if l - 1 >= 0 else 0.0)", True),  # a partial load
+        ("(a[i * 4 + l] if i - 1 >= 0 else 1.0)", True),  # a row
+        ("(a[i * 4 + l] if l - 1 >= 0 else 1.0)", False),
+        ("(a[i * 4 + l] if l + v - 1 >= 0 else 0.0)", False),  # a run of lanes that the loop around decides
+    ],
+)
+def test_lanes_that_are_masked(value: str, is_made: bool) -> None:
+    kernel = parse_kernel(nest(4, 4, "v * 128 + l * 16 + i", value))
+    made = transpose_stores(kernel, "i", "l", (4, 4))
+    assert (made is not kernel) == is_made
+    assert_same_results(kernel, made)
