@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -30,13 +32,16 @@ CASES = """
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
     """A suite with the tiers of this one."""
+    was_there = "torch" in sys.modules
     pytester.makepyfile(test_cases=CASES)
     pytester.makeconftest((TESTS / "conftest.py").read_text())
     pytester.makefile(".toml", pyproject=(TESTS.parent / "pyproject.toml").read_text().replace('"tests"', '"."'))
     monkeypatch.syspath_prepend(TESTS)
-    return pytester
+    yield pytester
+    # The fixture forgets modules that were imported after it, and PyTorch cannot be imported a second time.
+    assert was_there or "torch" not in sys.modules
 
 
 def outcomes(suite: pytest.Pytester, *options: str) -> dict[str, int]:
@@ -135,11 +140,17 @@ def test_every_run_draws_the_same_examples_but_for_the_profile_anew(
     assert len(fresh) == 3 * FACTOR and not {*fresh} <= {*once}
 
 
-@pytest.mark.parametrize("draw", ["random.random()", "numpy.random.random()", "torch.rand(()).item()"])
-def test_generators_without_a_seed_draw_the_same_in_every_test(suite: pytest.Pytester, draw: str) -> None:
-    module = draw.partition(".")[0]
-    if module == "torch":
+@pytest.fixture
+def module(draw: str) -> str:
+    """The module of a generator, which stays imported."""
+    name = draw.partition(".")[0]
+    if name == "torch":
         pytest.importorskip("torch")
+    return name
+
+
+@pytest.mark.parametrize("draw", ["random.random()", "numpy.random.random()", "torch.rand(()).item()"])
+def test_generators_without_a_seed_draw_the_same_in_every_test(module: str, draw: str, suite: pytest.Pytester) -> None:
     body = f"def test_{{}}(): print('drew', {draw}, {draw})\n"
     suite.makepyfile(test_cases=f"import {module}\n{body.format('one')}{body.format('other')}")
     one, other = re.findall("drew (.*)", suite.runpytest("-p", "no:xdist", "-s").stdout.str())
