@@ -119,7 +119,7 @@ class FunctionEmitter(ValueEmitter):
         outer, self.spans, self.column_groups = (self.spans, self.column_groups), spans_of(s.stmts), groups_of(s.stmts)
         ahead = 0  # statements whose quotients are computed
         for n, x in enumerate(s.stmts):
-            if n >= ahead and len(stores := self.quotients_from(s.stmts[n:])) > 1:
+            if n >= ahead and len(stores := self.quotients_from(s.stmts, n)) > 1:
                 self.forget()
                 self.divide_ahead(stores)
                 ahead = n + len(stores)

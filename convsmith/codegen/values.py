@@ -203,27 +203,25 @@ class ValueEmitter(AccessEmitter):
     def divide_ahead(self, stores: Sequence[Store]) -> None:
         """Compute the quotients that adjacent ``stores`` write, by the same number, in the same branches."""
         lanes = stores[0].lanes.count if stores[0].lanes else 0
-        quotients = [quotient_of(s.value, self.written) for s in stores]
-        found = self.quotients.rounded(
-            self, [x for x in quotients if x is not None], dtype_of(stores[0].value), lanes
-        )  # fmt: skip
+        quotients = [x for s in stores if (x := quotient_of(s.value, self.written)) is not None]
+        found = self.quotients.rounded(self, quotients, dtype_of(stores[0].value), lanes)
         self.divided = {(s.value, lanes): x for s, x in zip(stores, found, strict=True)}
 
-    def quotients_from(self, statements: Sequence[Stmt]) -> list[Store]:
-        """Return the first of ``statements`` that store quotients by the same number with as many lanes, at most
-        `TOGETHER`; no numerator is read where one of them stores.
+    def quotients_from(self, statements: Sequence[Stmt], first: int) -> list[Store]:
+        """Return the ``statements`` from the ``first`` on that store quotients by the same number with as many lanes,
+        at most `TOGETHER`; no numerator is read where one of them stores.
         """
         found: list[Store] = []
         numbers: object = None
-        for s in statements[:TOGETHER] if self.quotients.is_branched else ():
-            lanes = s.lanes.count if isinstance(s, Store) and s.lanes else 0
-            quotient = self.quick_quotient(s.value, lanes) if isinstance(s, Store) else None
-            if quotient is None or not isinstance(s, Store):
+        for s in statements[first : first + TOGETHER] if self.quotients.is_branched else ():
+            if not isinstance(s, Store) or type(s.value) is not Cast:
                 break
-            key = (quotient.numbers, dtype_of(s.value), lanes)
-            if found and (key != numbers or s.buffer is not found[0].buffer):
+            lanes = s.lanes.count if s.lanes else 0
+            quotient = self.quick_quotient(s.value, lanes)
+            if quotient is None or any(x.buffer is s.buffer for x in loads_of(quotient.x)):
                 break
-            if any(x.buffer is s.buffer for x in loads_of(quotient.x)):
+            key = (quotient.numbers, s.value.dtype, lanes, s.buffer)
+            if found and key != numbers:
                 break
             numbers = key
             found.append(s)

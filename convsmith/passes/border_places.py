@@ -15,7 +15,7 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, For, Let, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, children, loads_of, statements_of, variables_of
-from convsmith.passes.lets import Fresh
+from convsmith.passes.lets import Fresh, has_costly
 
 STEPS = 16
 """The least number of stores of a register tile for each place that it names: a place takes an argument and a load."""
@@ -32,7 +32,7 @@ def _tables(s: Stmt) -> Iterator[tuple[Buffer, str]]:
     """
     unrolled = {x.var for x in statements_of(s) if isinstance(x, For) and x.kind == "unrolled"}
     for x in statements_of(s):
-        for v in loads_of(x.value) if isinstance(x, Store) else ():
+        for v in loads_of(x.value) if isinstance(x, Store) and has_costly(x.value) else ():
             if not v.buffer.in_registers:
                 yield from ((v.buffer, var.name) for var in variables_of(_border(v.index[0])) & unrolled)
 
