@@ -138,6 +138,10 @@ class CopyEngine:
     """Cycles in which the engine reads a row of any legal bytes for a unit."""
     row_arrival: float
     """Cycles in which a unit stores a row that a unit of its cluster has read to shared memory, which products read."""
+    port: float
+    """Cycles in which shared memory gives or takes a row of the longest legal bytes, at most: the cycles of a step of
+    640 rows, without the stores of results, in a layer of tiles of 128 x 128 with four slots that ran on an H200.
+    """
     result: float
     """Cycles in which a unit stores an element of a result."""
     staged: float

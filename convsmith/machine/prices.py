@@ -92,7 +92,8 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
       ``engine_row``, a row that a group of warps reads, and one that is copied, whose arrival is ``engine_arrival``;
       ``engine_wait``, ``engine_row_wait`` and ``engine_meeting``, the latency of a step's copies, that of a row, and
-      that of a cluster; ``engine_result`` and ``engine_staged``.
+      that of a cluster; ``engine_port``, a row that shared memory gives or takes; ``engine_result`` and
+      ``engine_staged``.
     - ``thread_launch``, ``thread_stored_byte`` and ``thread_cached_byte``: the launch of one more kernel, and a byte
       that all units store or load, in memory or in the last cache; with ``engine_``, in cycles.
     """
@@ -114,7 +115,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store, "warp_message": costs.warp_message}
     if engine is not None:
         prices |= {"engine_product": 1 / device.units.of_fragments, "engine_wait": engine.latency}
-        prices |= {"engine_meeting": engine.meeting, "engine_arrival": engine.row_arrival}
+        prices |= {"engine_meeting": engine.meeting, "engine_arrival": engine.row_arrival, "engine_port": engine.port}
         prices |= {"engine_row_wait": engine.row_latency, "engine_read": engine.row_read}
         prices |= {"engine_row": engine.row_copy, "engine_result": engine.result}
         prices["engine_staged"] = engine.staged

@@ -224,9 +224,10 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     A step takes as long as the slowest of its parts: its products; the reads of the factors by each group of warps; the
     copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
-    they wait for each other's slots. An operand that is resident is copied for the first tile of a group alone. The
-    engine stores a result that leaves through shared memory during the steps of the next tile, and a team of warps
-    stores its result during the steps of the next team.
+    they wait for each other's slots. The small tiles of teams are bound by the port of shared memory, at which reads
+    and copies meet. An operand that is resident is copied for the first tile of a group alone. The engine stores a
+    result that leaves through shared memory during the steps of the next tile, and a team of warps stores its result
+    during the steps of the next team.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -245,6 +246,7 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     step = (
         ("products", (("engine_product", height * width * x.terms * size.bits / 16),)),
         ("loads", (("engine_read", reads), ("engine_arrival", arriving * is_shared))),
+        ("port", (("engine_port", (reads + arriving) * (x.config.teams > 1)),)),
         ("copies", (("engine_row", rows),)),
         ("latency of copies", (
             ("engine_wait", waits), ("engine_row_wait", waits * rows), ("engine_meeting", waits * is_shared),

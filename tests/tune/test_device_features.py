@@ -94,6 +94,19 @@ def of_tile(columns: int, tile: tuple[int, int], buffers: int = 4) -> dict[str, 
     return time(engine_features(EngineTile(config, row, tile, 132, 1, 16, 64), st, machine), machine)
 
 
+def test_teams_store_beside_steps_and_share_the_port_of_shared_memory() -> None:
+    """Two groups of warps of a team read 64 rows and 128 columns each, of 192 rows and columns that arrive."""
+    machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))
+    row = next(row for row in machine.instructions if row.name == "wgmma_m64n128k16_bf16")
+    config = Config("sm_90a", "oc", buffers=4, instruction=row.name, realise="hardware", shared=("src", "wei"),
+                    group=(("ow", 128), ("oc", 128), ("ic", 64)))  # fmt: skip
+    ways = [config, config.changed(teams=2)]
+    alone, teams = (engine_features(EngineTile(x, row, (128, 128), 264, 1, 16, 64), st, machine) for x in ways)
+    port = [{n: rows for _, x in step.causes for n, rows in x}["engine_port"] for step in (alone[0], teams[0])]
+    assert port == [0, 2 * (64 + 128) + 128 + 128]
+    assert [x.times for x in alone[1:]] == [2] and [x.times for x in teams[1:]] == [0, 1]
+
+
 def test_groups_of_a_cluster_read_shared_rows_once() -> None:
     """A pair along rows shares the weights, one along columns the pixels: of 64 and 128 rows, half of those remain."""
     machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))

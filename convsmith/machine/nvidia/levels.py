@@ -51,8 +51,8 @@ _ENGINE = CopyEngine(
     widths=(128, 64, 32), pixels=1024, box=256, dims=5, alignment=16, steps=8,
     corners=((-(1 << 15), (1 << 15) - 1), (-128, 127), (-16, 15)), offsets=((1 << 16) - 1, 255, 31),
     slots=(2, 4, 8), addresses=32, copiers=24, reserved=2048, columns=256,
-    latency=860.0, row_latency=7.45, row_read=1.0, row_copy=1.965, row_arrival=1.0, result=0.267, meeting=300.0,
-    staged=0.03, clusters=(2, 4),
+    latency=860.0, row_latency=7.45, row_read=1.0, row_copy=1.965, row_arrival=1.0, port=0.93, result=0.267,
+    meeting=300.0, staged=0.03, clusters=(2, 4),
 )  # fmt: skip
 """The tensor memory accelerator, with the limits of CUDA's tensor maps. Its costs were fitted on an H200, but for those
 of clusters, and of results in shared memory: it stores 128 bytes in a cycle, and the round trip of an arrival to
