@@ -30,7 +30,7 @@ class FarRates(NamedTuple):
 WAITING = FarRates(1.0, 6.0, 2.0)
 """Rates measured on Zen 5, which fit measurements of Zen 4 as well, for loads of weights that prefetch no lines."""
 PREFETCHING = FarRates(1.5, 6.0, 4.0)
-"""Rates measured on Zen 5 for loads of weights that prefetch lines."""
+"""Rates for loads of weights that prefetch lines."""
 
 
 @record(frozen=True)
@@ -147,6 +147,10 @@ class Costs:
     between_cores: float = 2
     """Bytes per cycle that a core loads from cache lines that another core has written."""
 
+    weights_near: int = 1 << 62
+    """Bytes of weights that the last cache keeps from one pass over them to the next."""
+    memory_weight: float = 0
+    """Cycles to load a byte of weights beyond those from memory, in addition to its delivery by a nearer cache."""
     weights_kept: int = 1 << 18
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
     images_near: int = 1 << 21

@@ -93,7 +93,7 @@ def in_place_cycles(model: Model, config: Config) -> float:
         sizes = tile | {n: x.size for n, x in zip(names, pieces) if n in tile}
         extents = loops.extents | {n: x.pixels for n, x in zip(names, pieces)}
         sections += model.nests(replace(loops, extents=extents), config.changed(register=tuple(sizes.items())))
-    return cycles((*sections, weights_read(model.st)), model.target)
+    return cycles((*sections, weights_read(model.st, model.target)), model.target)
 
 
 def _pieces(model: Model, loops: Loops, config: Config, d: Dim) -> Sequence[_TiledPixels]:

@@ -12,6 +12,7 @@ from math import gcd, inf, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.value import MAX_SPREAD
+from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
@@ -145,7 +146,7 @@ class Model(SharedFacts):
 
     def kernel(self, loops: Loops, config: Config, near: bool = False) -> Features:
         """Return the features of the whole problem on one thread, without the lines that windows wait for."""
-        return *self.nests(loops, config, near), weights_read(self.st)
+        return *self.nests(loops, config, near), weights_read(self.st, self.target)
 
     def nests(self, loops: Loops, config: Config, near: bool = False) -> Features:
         """Return the features of a kernel whose weights are in caches."""
@@ -465,7 +466,11 @@ class Model(SharedFacts):
         return (("lane_sum", held / 2 if held <= self.lanes // 2 else -(-held // self.lanes) * self.lanes),)
 
 
-def weights_read(st: Statement) -> Section:
-    """Return the section of loading the constant operands of a statement, once in each call."""
+def weights_read(st: Statement, target: Machine, passes: int = 1) -> Section:
+    """Return the section of loading the constant operands of a statement: once in each call where no cache keeps them
+    for the next one, and in each of the ``passes`` over them what the last cache does not keep.
+    """
     nbytes = sum(view.layout.size * dtype(view.dtype).bytes for view in st.factors if view.constant)
-    return Section(1, (("cold weights", (("weights_byte", nbytes),)),))
+    again = passes - bool(target.costs.weights_byte)
+    beyond = again * max(nbytes - target.costs.weights_near, 0)
+    return Section(1, (("cold weights", (("weights_byte", nbytes), ("memory_weight", beyond))),))

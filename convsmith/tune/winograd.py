@@ -219,7 +219,8 @@ class _Products:
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
-        self.around = _transforms(made), _copies(made), _far(made, target), weights_read(made.product)
+        read = weights_read(made.product, target, made.tasks)
+        self.around = _transforms(made), _copies(made), _far(made, target), read
 
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""

@@ -78,6 +78,32 @@ def test_each_byte_of_the_weights_has_the_price_once(line: str) -> None:
         assert cold == pytest.approx(warm)
 
 
+@pytest.mark.parametrize("line", [LAYER, "--stag=axb --dtag=axb mb2ic256ih28oc256kh3ph1"])
+def test_each_pass_reads_from_memory_what_the_last_cache_does_not_keep(line: str) -> None:
+    problem, server, near, price = parse_problem(line), _server(), 1 << 20, 0.25
+    machine = replace(server, costs=replace(server.costs, weights_near=near, memory_weight=price))
+    seen = set()
+    for config in (choice.config for choice in candidates(problem, server, 1, 1000)):
+        nbytes, factor = _weights(problem, config, machine)
+        passes = 1
+        if config.tiles_at("winograd"):
+            passes = winograd_of(problem, config, machine, dynamic=False).tasks
+        found, warm = expected_terms(problem, config, machine), expected_terms(problem, config, server)
+        assert found.pop("cold weights") == pytest.approx(price * passes * (nbytes - near) * factor)
+        assert found == pytest.approx(warm) and "cold weights" not in warm
+        seen.add(passes)
+    assert len(seen) > 2
+
+
+def test_weights_in_memory_shrink() -> None:
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
+    level = zen5.of(next(t for t in LEVELS if t.name == "avx512"))
+    near = replace(level, costs=replace(level.costs, memory_weight=0.0))
+    problem = parse_problem("--stag=axb --dtag=axb mb1ic512ih7oc512kh3ph1")
+    sizes = [_weights(problem, default_config(problem, machine), machine)[0] for machine in (level, near)]
+    assert sizes[0] <= level.costs.weights_near < sizes[1]
+
+
 def test_operands_of_a_call_have_no_such_price() -> None:
     problem, machine = parse_problem("--dir=BWD_W --stag=axb --dtag=axb mb1ic16ih14oc16kh3ph1"), _server()
     config = default_config(problem, machine)
