@@ -149,6 +149,8 @@ def _slice(node: GraphNode) -> None:
     assert starts is not None and ends is not None
     axes = _axes(node.numbers(3, "axes", tuple(range(len(starts)))) or (), len(shape))
     steps = node.numbers(4, "steps", (1,) * len(starts)) or ()
+    if 0 in steps:
+        raise UsageError(f"steps are {steps}; legal are all numbers but 0", code="steps")
     whole = [slice(None)] * len(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps):
         whole[axis] = slice(start, None if step < 0 and end < -shape[axis] else end, step)
@@ -170,7 +172,9 @@ def _split(node: GraphNode) -> None:
     shape, count = node.shape(), len(node.outputs)
     (axis,) = _axes([node.attribute("axis", 0)], len(shape))
     each = -(-shape[axis] // count)
-    sizes = node.numbers(1, "split") or tuple(min(each, shape[axis] - n * each) for n in range(count))
+    sizes = node.numbers(1, "split") or tuple(max(min(each, shape[axis] - n * each), 0) for n in range(count))
+    if min(sizes) < 0 or sum(sizes) != shape[axis]:
+        raise UsageError(f"sizes are {sizes}; legal are parts of {shape[axis]} elements, axis {axis}", code="split")
     start = 0
     for n, size in enumerate(sizes):
         _part(node, n, [range(start, start + size) if k == axis else range(i) for k, i in enumerate(shape)])
@@ -192,6 +196,9 @@ def _pad(node: GraphNode) -> None:
         raise UnsupportedError(
             f"pads of mode {mode} exceed the sizes {shape}; available are pads within them", code="pads"
         )
+    sizes = tuple(b + size + a for b, size, a in zip(before, shape, after))
+    if min(sizes, default=0) < 0:
+        raise UsageError(f"pads leave {sizes} of {shape}; legal are pads that leave 0 elements or more", code="pads")
     number = node.attribute("value", 0.0) if value is None else float(value.reshape(-1)[0])
     node.add_for_any(lambda t: Pad(t, shape, tuple(before), tuple(after), mode, number))
 
@@ -210,6 +217,8 @@ def _resize(node: GraphNode) -> None:
     if wanted:
         sizes, factors = wanted, [Fraction(o, i) for o, i in zip(wanted, shape)]
     elif scales is not None and scales.size == len(shape):
+        if not all(0 < float(x) < np.inf for x in scales):
+            raise UsageError(f"scales are {scales.tolist()}; legal are positive numbers", code="scales")
         factors = [Fraction(float(x)).limit_denominator(_MAX_PERIOD) for x in scales]
         sizes = tuple(int(i * float(x)) for i, x in zip(shape, scales))
     else:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.printable import printable
 from convsmith.frontend.transposed import deconvolution_weights
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pad import Pad
@@ -72,8 +73,15 @@ def _conv_transpose(node: GraphNode) -> None:
 
 
 def _viewed(node: GraphNode, name: str, shape: tuple[int, ...]) -> str:
-    """Return the name of a value in another shape."""
+    """Return the name of a value in another shape. UsageError if that has another number of elements."""
+    _require_size(node, name, prod(shape))
     return node.between(Reshape(node.type(), prod(shape)), {"src": name}, shape)
+
+
+def _require_size(node: GraphNode, name: str, size: int) -> None:
+    shape = node.reader.value(name).shape
+    if prod(shape) != size:
+        raise UsageError(f"{printable(name)} has the shape {shape}; legal are {size} elements", code="shape")
 
 
 def _add_convolution(node: GraphNode, problem: Conv, weights: str, sizes: tuple[int, ...]) -> None:
@@ -81,6 +89,8 @@ def _add_convolution(node: GraphNode, problem: Conv, weights: str, sizes: tuple[
     element of the source.
     """
     t, arguments, result = node.type(), {"src": node.inputs[0], "wei": weights}, (*problem.dst_shape[:2], *sizes)
+    if node.has(2):
+        _require_size(node, node.inputs[2], problem.oc)
     if not node.has(2) and sizes == problem.o:
         node.add(problem, arguments)
         return
@@ -170,6 +180,11 @@ def _batch_norm(node: GraphNode) -> None:
     if node.attribute("training_mode", 0):
         raise UnsupportedError("training_mode=1; available are norms whose means are inputs", code="training")
     shape, epsilon, t = node.shape(), node.attribute("epsilon", 1e-5), node.type()
+    if len(shape) < 2 or len(node.inputs) != 5:
+        words = f"it has {len(node.inputs)} inputs, the first of {shape}; legal are 5, the first of (N, C, *)"
+        raise UsageError(words, code="inputs")
+    for name in node.inputs[1:]:
+        _require_size(node, name, shape[1])
     along = (1, shape[1], *(1,) * (len(shape) - 2))
     known = [node.reader.constants.get(name) for name in node.inputs[1:5]]
     if all(x is not None for x in known):
@@ -290,6 +305,8 @@ def _pool(kind: str, node: GraphNode) -> None:
     k = w.kernel_shape
     if k is None or len(k) != rank:
         raise UsageError(f"kernel_shape is {k}; legal are {rank} sizes", code="attribute")
+    if min(k) < 1:
+        raise UsageError(f"kernel_shape is {k}; legal are sizes of at least 1", code="attribute")
     s, d = w.per_axis("strides", rank, 1, 1), w.per_axis("dilations", rank, 1, 1)
     pads, o = w.front_and_back(rank), []
     for axis, (size, taps, step, hole) in enumerate(zip(shape[2:], k, s, d)):

@@ -164,6 +164,8 @@ def _log_of_sum(node: GraphNode) -> None:
     shape, t, given = node.shape() or (1,), node.type(), node.numbers(1, "axes")
     rank = len(node.shape())
     every = () if node.attribute("noop_with_empty_axes", 0) else range(rank)
+    if any(not -rank <= n < rank for n in given or ()):
+        raise UsageError(f"axes are {given}; legal are {-rank} to {rank - 1}", code="axis")
     axes = tuple(sorted(n % rank for n in given or every))
     one = tuple(1 if n in axes else size for n, size in enumerate(shape))
     most = node.between(Reduce("max", t, shape, axes), {"src": node.inputs[0]})

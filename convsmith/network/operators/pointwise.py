@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.diag.errors import UsageError
 from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
@@ -105,8 +106,12 @@ def stepped(x: Value, steps: Sequence[Eltwise], type_: str) -> Value:
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape to which `shapes` broadcast."""
-    return tuple(map(int, np.broadcast_shapes(*shapes))) or (1,)
+    """Return the shape to which `shapes` broadcast. UsageError if they do not."""
+    try:
+        return tuple(map(int, np.broadcast_shapes(*shapes))) or (1,)
+    except ValueError:
+        words = " and ".join(map(str, shapes))
+        raise UsageError(f"shapes {words} do not broadcast; legal are equal sizes, or 1", code="shape") from None
 
 
 def aligned(shape: tuple[int, ...], whole: tuple[int, ...], at: Sequence[IndexLike]) -> list[IndexLike]:
