@@ -80,6 +80,10 @@ KINDS = {
         "--stag=aBx4b --dtag=axb mb1ic8ih3iw4oc7oh3ow4kh1kw1",
         "--lane=oc --fuse=oh+ow --register=oh_ow:5,oc:4 --order=mb,oc,oh_ow --reduce=kh,kw,ic --fetch=src",
     ),
+    "next-block-of-a-gradient-fetched": (
+        "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb mb2ic17ih4iw3oc18oh4ow3kh1kw1",
+        "--lane=oc --register=ic:3,oc:4 --order=oc,ic --reduce=mb,oh,ow --cache=mb:1,oh:2 --pack= --fetch=src,diff_dst",
+    ),
     "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0",

@@ -214,7 +214,9 @@ class Costs:
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
     fetched_pixels: int = 0
-    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile; 0 if no tile does."""
+    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile, and of factors of a gradient of
+    which tiles fetch the next block of pixels; 0 if no tile does.
+    """
     prefetched_results: int = 0
     """Minimum bytes of a result from which loads of its vectors, to add to them, prefetch lines; 0 if no load does."""
 

@@ -25,12 +25,13 @@ _LINE = 64
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def fetch_next(kernel: Kernel, name: str, is_inside: bool = False) -> Kernel:
+def fetch_next(kernel: Kernel, name: str, is_inside: bool = False, interleaved: bool = False) -> Kernel:
     """Prefetch the next part of the array ``name`` in the tiles that read a part with pointers that loops carry.
 
-    A kernel whose parts are read by one tile each is unchanged. Prefetches stay in the array if they must be inside of
-    it: in the last part, tiles prefetch the end of the array. Then they prefetch nothing where loops around
-    them carry the pointer.
+    Each tile reads all of a part. Of an ``interleaved`` array it reads some elements of every pixel, and a part has the
+    pixels that the loops of a tile step through. A kernel whose parts are read by one tile each is unchanged.
+    Prefetches stay in the array if they must be inside of it: in the last part, tiles prefetch the end of the array.
+    Then they prefetch nothing where loops around them carry the pointer.
 
     Before::
 
@@ -55,7 +56,7 @@ def fetch_next(kernel: Kernel, name: str, is_inside: bool = False) -> Kernel:
                   acc[] = acc[] + w[w.i] * a[i + p * 4]
                 c[o * 3 + p] = acc[]
     """
-    found = _Sites(kernel, name, is_inside)
+    found = _Sites(kernel, name, is_inside, interleaved)
     found.visit(kernel.body, ())
     if not found.plan():
         return kernel
@@ -98,8 +99,8 @@ class _Sites:
     that the calls of a function prefetch. Prefetches stay in the array if it ``is_inside``.
     """
 
-    def __init__(self, kernel: Kernel, name: str, is_inside: bool) -> None:
-        self.name, self.is_inside = name, is_inside
+    def __init__(self, kernel: Kernel, name: str, is_inside: bool, interleaved: bool) -> None:
+        self.name, self.is_inside, self.interleaved = name, is_inside, interleaved
         self.bodies = {f.name: f.body for f in kernel.functions}
         self.functions = {f.name: v for f in kernel.functions if (v := _pointer_of(f, name)) is not None}
         self.parts: dict[object, _Part] = {}
@@ -131,16 +132,25 @@ class _Sites:
 
     def _add(self, s: Stmt, at: tuple[Buffer, Index], loops: tuple[For, ...]) -> None:
         buffer, e = at
-        key, inner, size = (e, loops, buffer.size - e.const if e.is_const else 0)
+        own = self._stepped(s) if self.interleaved else 0
+        key, inner, size = (e, loops, own or (buffer.size - e.const if e.is_const else 0))
         for n, loop in enumerate(loops):
-            if moved := _moved(loop, e):
-                key, inner, size = loop, loops[n + 1 :], moved  # type: ignore[assignment]
+            if (moved := _moved(loop, e)) and abs(moved) >= own:
+                key, inner, size = loop, loops[n + 1 :], own or moved  # type: ignore[assignment]
         site = _Site(s, inner, buffer, e)
         self.sites.append(site)
         part = self.parts.setdefault(key, _Part(size))
         part.sites.append(site)
         if self.is_inside and variables_of(e) & {c.var for loop in loops for c in loop.carried}:
             part.size = 0  # no minimum of a pointer and of an offset
+
+    def _stepped(self, s: Stmt) -> int:
+        """Return the elements that the outermost loop of a tile steps through in the array."""
+        body = self.bodies[name] if (name := getattr(s, "function", "")) else s
+        loop = next(x for x in statements_of(body) if isinstance(x, For) and _own(x, self.name) is not None)
+        own = _own(loop, self.name)
+        assert own is not None
+        return _count((loop,)) * own.step
 
     def plan(self) -> bool:
         """Determine what each tile prefetches, and return whether there is such a tile.

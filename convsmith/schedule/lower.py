@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Mod, Var, is_false
+from convsmith.ir.index import Mod, Var, is_false, is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -63,7 +63,7 @@ from convsmith.schedule.product_shape import fragment_rows
 from convsmith.schedule.read import Reads
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposed_along
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement, steps_evenly, view_steps
 
 RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
@@ -235,7 +235,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     stepping = [x for x in nest.reduce if x.level != "register" and x not in nest.depth]
     for x in reversed(stepping[:-1]):
         s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
-    if k.columns.a.name in k.config.staged("fetch"):
+    if k.columns.a.name in k.config.staged("fetch") and k.columns.constant:
         s.run(fetch_pixels, k.columns.a.name, nest.pixels[-1], stepping[-1])
 
 
@@ -267,8 +267,9 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))
     for operand in check_fetches(k):
-        if operand != k.columns.a.name:
-            s.run(fetch_next, reads.name(operand), k.machine.prefetches_by_loads)
+        interleaved = not k.columns.constant
+        if operand != k.columns.a.name or interleaved:
+            s.run(fetch_next, reads.name(operand), k.machine.prefetches_by_loads, interleaved)
 
 
 def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
@@ -311,17 +312,20 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
 
 def check_fetches(k: KernelPlan) -> tuple[str, ...]:
     """Return the operands whose next part the kernel fetches. ConfigError if the config fetches another operand than
-    packed weights that are read as vectors, and a source of which tiles read several pixels.
+    packed weights that are read as vectors, a source of which tiles read several pixels, and factors of a gradient.
     """
     asked = k.config.staged("fetch")
-    legal = [n.name for n in k.columns.factors[1:] if n.name in k.config.staged("pack") and not k.nest.rows]
+    constant = [view for view in k.columns.factors[1:] if view.constant]
+    legal = [n.name for n in constant if n.name in k.config.staged("pack") and not k.nest.rows]
     if fetches_pixels(k.columns, k.config, k.machine):
         legal.append(k.columns.a.name)
+    legal += fetched_factors(k.columns, k.config, k.machine)
     if not set(asked) <= set(legal):
         raise ConfigError(
             "fetch",
-            f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors, and a source whose pixels "
-            f"have one tap, beside such weights: {', '.join(legal) or 'none here'}",
+            f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors, a source whose pixels have "
+            "one tap, beside such weights, and factors of a gradient of 1x1 weights whose channels are contiguous: "
+            f"{', '.join(legal) or 'none here'}",
         )
     return asked
 
@@ -340,6 +344,24 @@ def fetches_pixels(st: Statement, config: Config, target: Machine) -> bool:
     tiled = [n for n, size in config.tiles_at("register") if loops.kinds.get(n) == "m" and size > 1]
     vectors = loops.kinds.get(config.lane) == "n" and len(tiled) == 1 and (row is None or row.rows == 1)
     return plain and once and vectors
+
+
+def fetched_factors(st: Statement, config: Config, target: Machine) -> tuple[str, ...]:
+    """Return the factors of a gradient of the weights of which tiles of vectors can fetch the next block of pixels:
+    each pixel has one tap and at least a cache line of channels, and the next pixel follows in memory.
+    """
+    if len(st.factors) < 2 or st.constant or target.prefetches_by_loads or target.device is not None:
+        return ()
+    loops, row = loops_after_fusing(st, config), target.rows.get(config.instruction)
+    taps = [d for d in st.dims if d.axis and d.kind != "k" and d.size > 1]
+    if taps or not is_true(st.a.mask) or loops.kinds.get(config.lane) not in ("m", "n") or (row and row.rows > 1):
+        return ()
+    pixels = [d.name for d in st.of("k")]
+
+    read = [view for view in st.factors if view.name not in config.staged("pack") and view.layout.is_plain]
+    steps = {view: view_steps(view) for view in read}
+    wide = [x for x in read if steps[x].get(Var(pixels[-1]), 0) * dtype(x.dtype).bytes >= target.l1.line]
+    return tuple(view.name for view in wide if steps_evenly(steps[view], pixels, st.extents))
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:

@@ -183,7 +183,8 @@ def _packs(at: Point) -> Iterator[Changes]:
     for names in ((), (at.b,), (at.a,), (at.a, at.b)):
         stream = tuple(n for n in at.config.staged("stream") if fragments or (n in names) == (n == at.b))
         unfold = tuple(n for n in at.config.staged("unfold") if n in names)
-        yield dict(pack=names, unfold=unfold, stream=stream)
+        fetch = tuple(n for n in at.config.staged("fetch") if at.constant or n not in names)
+        yield dict(pack=names, unfold=unfold, stream=stream, fetch=fetch)
 
 
 def _realisations(at: Point) -> Iterator[Changes]:

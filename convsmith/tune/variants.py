@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
@@ -11,7 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.lower import fetches_pixels, has_full_vectors
+from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.statement import Statement
 from convsmith.tune.blocks import BLOCKS_A_THREAD
@@ -32,6 +32,11 @@ MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
 FETCHED_LINES = 2
 """Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
+FETCHED_BLOCK = 4
+"""The part of the second-level cache that a block of pixels fills, if tiles fetch the next one, is one by this number.
+"""
+FETCHED_TERMS = 64
+"""Minimum number of pixels of such a block, after which memory keeps the sums."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
 
@@ -225,15 +230,60 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
     that are read as vectors, if all weights come from main memory, and the pixels of the next tile of a large source.
+
+    A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
     """
+    if not st.constant:
+        return _fetching_blocks(st, config, target)
     row = target.rows.get(config.instruction)
     is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
-    if not st.constant or not is_vectors:
+    if not is_vectors:
         return config
     pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
     weights = bool(target.costs.weights_byte) and not config.flip
     fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
     return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
+
+
+def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
+    """Return the config of a gradient of the weights in blocks of pixels, which fetches the next block of large
+    factors; unchanged if it has no blocks, or no such factors.
+
+    The blocks become contiguous in memory, and so small that the second-level cache holds two, if they are not.
+    """
+    least, sums = target.costs.fetched_pixels, [n for n in config.reduce if st.extents.get(n, 1) > 1]
+    legal = fetched_factors(st, config, target) if least else ()
+    fetched = tuple(view.name for view in st.factors if view.name in legal and view.bytes >= least)
+    blocks = tuple(tile for tile in config.tiles_at("cache") if tile[0] in sums)
+    if not fetched or not blocks or config.tiles_at("k_step"):
+        return config
+    nbytes, terms = sum(view.bytes for view in st.factors), prod(st.extents[n] for n in sums)
+    part = prod(size / st.extents[n] for n, size in blocks)
+    within = len(blocks) - 1
+    is_contiguous = blocks[:-1] == tuple((n, 1) for n in sums[:within]) and blocks[-1][0] == sums[within]
+    if not is_contiguous or 2 * nbytes * part > target.l2.bytes:
+        blocks, part = _contiguous_blocks(st, sums, target.l2.bytes / FETCHED_BLOCK / nbytes, FETCHED_TERMS / terms)
+    if 2 * nbytes * part > target.l2.bytes:
+        return config
+    others = tuple(tile for tile in config.tiles_at("cache") if tile[0] not in sums)
+    return config.changed(cache=(*others, *blocks), fetch=fetched)
+
+
+def _contiguous_blocks(
+    st: Statement, sums: Sequence[str], most: float, least: float
+) -> tuple[tuple[tuple[str, int], ...], float]:  # fmt: skip
+    """Return blocks of one or two of the outermost loops ``sums``, of ``most`` of all pixels, but at ``least`` so many;
+    and the part of all pixels that they are.
+    """
+    blocks, left = list[tuple[str, int]](), 1.0
+    for n in sums[:2]:
+        size = count = st.extents[n]
+        while size > 1 and left * size / count > most and left * -(-size // 2) / count >= least:
+            size = -(-size // 2)
+        blocks, left = [*blocks, (n, size)], left * size / count
+        if size > 1:
+            break
+    return tuple(blocks), left
 
 
 def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:

@@ -78,6 +78,69 @@ def test_fetching_pixels_changes_no_result(line: str, words: str, threads: int) 
             assert verify_kernel(cs.compile(line, config=config, threads=threads)).ok
 
 
+GRADIENT = "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb"
+BLOCKS = [
+    ("mb2ic40ih7oc40oh7kh1ph0", "--lane=oc --register=ic:5,oc:{1} --reduce=mb,oh,ow --cache=mb:1,oh:2"),
+    ("mb3ic40ih7oc33oh7kh1ph0", "--lane=ic --register=oc:4,ic:{2} --reduce=mb,oh,ow --cache=mb:1 --outline=no"),
+    ("mb3ic40ih7oc33oh7kh1ph0", "--lane=ic --register=oc:4,ic:{1} --reduce=mb,oh,ow --cache=oh:3"),
+    ("mb2ic36ih3oc40oh3kh1ph0", "--lane=oc --register=ic:4,oc:{1} --reduce=mb,oh,ow"),
+]
+"""Gradients of 1x1 weights, whose tiles may fetch the next block of pixels."""
+
+
+@pytest.mark.sampled(3, "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("line", "words"), BLOCKS)
+def test_fetching_blocks_of_pixels_changes_no_result(line: str, words: str, threads: int) -> None:
+    for level in host_targets():
+        if level.vector_bits:
+            config = str(_config(f"{words} --pack=", level)).replace("fetch=wei", "fetch=src,diff_dst")
+            assert verify_kernel(cs.compile(f"{GRADIENT} {line}", config=config, threads=threads)).ok
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (f"{GRADIENT} mb2ic64ih7oc64oh7kh3ph1", "--lane=oc --register=ic:5,oc:32 --pack="),
+    (f"{GRADIENT} mb2ic64ih8oc64oh4kh1sh2ph0", "--lane=oc --register=ic:5,oc:32 --pack="),
+    (f"{GRADIENT} mb2ic8ih7oc64oh7kh1ph0", "--lane=oc --register=ic:5,oc:32 --pack="),
+    (f"{GRADIENT} mb2ic64ih7oc64oh7kh1ph0", "--lane=oc --register=ic:5,oc:32 --pack=src"),
+    ("--dir=BWD_W --stag=aBx16b --dtag=axb mb2ic64ih7oc64oh7kh1ph0", "--lane=oc --register=ic:8,oc:32 --pack="),
+], ids=["taps", "stride", "few-channels", "packed", "blocked"])  # fmt: skip
+def test_factors_whose_blocks_cannot_be_fetched_are_refused(line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match="--fetch=src: legal are"):
+        plan(parse_problem(line).canonical(), Config.parse(f"--target=avx512 {words} --fetch=src"), AVX512)
+
+
+@pytest.mark.parametrize(("sizes", "blocks", "fetched"), [
+    ("mb32ic24ih56oc24oh56kh1ph0", (("mb", 1), ("oh", 14)), ("src", "diff_dst")),
+    ("mb32ic384ih14oc64oh14kh1ph0", (("mb", 1), ("oh", 7)), ("src",)),
+    ("mb2ic24ih56oc24oh56kh1ph0", None, ()),
+    ("mb32ic24ih56oc24oh56kh3ph1", None, ()),
+])
+def test_first_choices_fetch_blocks_that_are_contiguous(
+    sizes: str, blocks: tuple[tuple[str, int], ...] | None, fetched: tuple[str, ...]
+) -> None:
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AVX512)
+    config = default_config(parse_problem(f"{GRADIENT} {sizes}"), machine)
+    assert config.staged("fetch") == fetched
+    assert blocks is None or config.tiles_at("cache") == blocks
+
+
+INTERLEAVED = """kernel k(w: f32[96], c: f32[6])
+  for o in 0 .. 2:
+    for p in 0 .. 3:
+      alloc acc: f32[] @register:
+        acc[] = 0.0
+        for i in 0 .. 4 carrying w.i: w = o * 48 + p * 4 step 12:
+          acc[] = acc[] + w[w.i]
+        c[o * 3 + p] = acc[]
+"""
+
+
+def test_tiles_of_an_interleaved_array_share_the_next_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _fetched(INTERLEAVED, monkeypatch, interleaved=True)
+    assert found == [48 + o * 48 + p * 20 + i * 4 for o in (0, 1) for p in range(3) for i in range(4)]
+
+
 @pytest.mark.parametrize("read, fetched", [
     ("i + p.i * 20 + p.o * 60", "i * 3 + p.o * 60 + 60"),
     ("i % 4 + i // 4 * 90 + p.i * 4 + p.o * 12", "i % 4 * 3 + i // 4 * 90 + p.o * 12 + 12"),
@@ -160,7 +223,9 @@ kernel k(w: f32[384], c: f32[12])
 """
 
 
-def _fetched(text: str, monkeypatch: pytest.MonkeyPatch, is_inside: bool = False) -> list[int]:
+def _fetched(
+    text: str, monkeypatch: pytest.MonkeyPatch, is_inside: bool = False, interleaved: bool = False
+) -> list[int]:  # fmt: skip
     """Return the elements of `w` that a kernel asks for after the pass, in order, and compare its results with those
     before.
     """
@@ -168,7 +233,7 @@ def _fetched(text: str, monkeypatch: pytest.MonkeyPatch, is_inside: bool = False
     monkeypatch.setattr(interp._Machine, "_prefetch", lambda self, s: found.extend(map(self._index, s.index)))
     with interning():
         before = parse_kernel(text)
-        after = fetch_next(before, "w", is_inside)
+        after = fetch_next(before, "w", is_inside, interleaved)
         assert first_mismatch(parse_kernel(str(after)), after) is None
         results = []
         for kernel in (before, after):
