@@ -7,15 +7,17 @@ them is a transposition in registers, for which machines have instructions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise, product
+from typing import Any
 
 from convsmith.arith.evaluate import holds
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of, true
-from convsmith.ir.rewrite import substitute
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Const, Load, Select, Value, const
+from convsmith.ir.value import Const, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
@@ -58,21 +60,38 @@ class _Transpose(ScopedRewriter):
         return through_registers(nest, s, self.shape, self.joined, self.piece, self.name)
 
 
+class _WithPart(Rewriter):
+    """Replaces a part of a value by another value."""
+
+    def __init__(self, part: Value, by: Value) -> None:
+        super().__init__()
+        self.part, self.by = part, by
+
+    def expr(self, e: Any) -> Any:
+        """Return the rewritten index, condition or value."""
+        return self.by if e is self.part else super().expr(e)
+
+
 def through_registers(
-    nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int, name: str = TILE
+    nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int, name: str = TILE,
+    part: Value | None = None,
 ) -> Stmt:  # fmt: skip
-    """Return the copy of a tile through registers; its loops are the loops of :func:`transpose`."""
+    """Return the copy of a tile through registers; its loops are the loops of :func:`transpose`.
+
+    Only ``part`` of the stored value is transposed, by default all of it; the rest is computed where it is written.
+    """
     columns, rows, *groups = nest
     height, width = shape
     group = int(groups[0].hi) if groups else 1
-    dtype = s.buffer.dtype
+    part = s.value if part is None else part
+    dtype = dtype_of(part)
     t = make_buffer(f"{s.buffer.name}_t", dtype, (height, width * group), "register")
     result = (1, height * width) if joined else (width, height * group)
     u = make_buffer(f"{s.buffer.name}_u", dtype, result, "register")
 
     row, x = Var(f"{name}{ROW}"), Var(f"{name}{READ}")
     here: dict[Var, Index] = {rows.var: row, columns.var: x // group, **{g.var: x % group for g in groups}}
-    value: Value = substitute(s.value, here)
+    value: Value = substitute(part, here)
     if int(rows.hi) < height:
         value = Select(row < rows.hi, value, const(dtype, 0))
     read, zero = int(columns.hi) * group, const(dtype, 0)
@@ -89,7 +108,7 @@ def through_registers(
         first = column * each
         at: dict[Var, Index] = {columns.var: first + y // height, rows.var: y % height}
         held = Load(u, (as_index(0), first * height + y), None)
-        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), held)
+        write = _with_part(s, part, held, at)
         writing = _loop(column, int(columns.hi) // each, _loop(y, each * height, write), "unrolled")
     else:
         if groups:
@@ -98,9 +117,15 @@ def through_registers(
             inner = Store(u, (k, m), Load(t, (m, k), None))
         moved = _loop(k, width, _loop(m, height, inner))
         at = {columns.var: column, rows.var: y // group, **{g.var: y % group for g in groups}}
-        write = Store(s.buffer, tuple(substitute(i, at) for i in s.index), Load(u, (column, y), None))
+        write = _with_part(s, part, Load(u, (column, y), None), at)
         writing = _loop(column, int(columns.hi), _loop(y, int(rows.hi) * group, write), "unrolled")
     return Alloc(t, Alloc(u, block(reading, moved, writing)))
+
+
+def _with_part(s: Store, part: Value, held: Value, at: Mapping[Var, Index]) -> Store:
+    """Return ``s`` at the loops ``at`` with ``held`` in the place of ``part``."""
+    value = substitute(_WithPart(part, held).expr(s.value), at)
+    return Store(s.buffer, tuple(substitute(i, at) for i in s.index), value)
 
 
 def are_partial(v: Select, columns: For, groups: list[For], rows: For) -> bool:

@@ -6,11 +6,13 @@ both loops are transposed in registers, so that contiguous vectors are stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Select
-from convsmith.ir.walk import walk
+from convsmith.ir.value import Load, Select, Value
+from convsmith.ir.walk import children, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
@@ -30,42 +32,67 @@ class _TransposeStores(ScopedRewriter):
         if not isinstance(s, Store) or not {self.along, self.lanes} <= found.keys():
             return self._For(loop)
         along, lanes = found[self.along], found[self.lanes]
-        if not self.is_scattered(nest, along, lanes, s):
+        part = self.moved(nest, along, lanes, s)
+        if part is None:
             return self._For(loop)
         outer = [x for x in nest if x is not along and x is not lanes]
         order = [nest.index(x) for x in (*outer, lanes, along)]
         sites, what = sites_of(loop, self.ranges), f"transpose_stores({self.along}, {self.lanes})"
         require_order(what, sites, lambda path: (*(path[n] for n in order), path[-1]), self.ranges)
-        return wrap(outer, block(*self.pieces(along, lanes, s)))
+        return wrap(outer, block(*self.pieces(along, lanes, s, part)))
 
-    def is_scattered(self, nest: list[For], along: For, lanes: For, s: Store) -> bool:
-        """Return whether vectors of ``s`` along ``lanes`` are scattered, while elements along the other loop are near.
+    def moved(self, nest: list[For], along: For, lanes: For, s: Store) -> Value | None:
+        """Return the part of the value of ``s`` that is transposed; None if the nest is left as it is.
+
+        Vectors of ``s`` along ``lanes`` are scattered then, while elements along the other loop are near. What the
+        value reads in the same way is added after the transposition, to accumulators of neighbours.
         """
         if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
-            return False
+            return None
+        if int(along.hi) < self.least or not self.is_far(s, along, lanes):
+            return None
+        parts = set(self.parts(s.value, along, lanes))
+        own = [v for v in walk(s.value) if isinstance(v, Load) and v.buffer is s.buffer]
+        if own and (len(parts) != 1 or any(v.index != s.index for v in own)):
+            return None
+        part = parts.pop() if len(parts) == 1 else s.value
         count = int(lanes.hi)
-        fits = count == self.shape[1] or (1 < count < self.shape[1] and isinstance(s.value, Load))
-        if not fits or int(along.hi) < self.least:
-            return False
-        if not all(are_partial(v, lanes, [], along) for v in walk(s.value) if isinstance(v, Select)):
-            return False
-        at = offset(s.buffer, s.index)
-        is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
-        step, near = _step(at, lanes.var), as_index(self.apart)
-        is_scattered = step is not as_index(1) and step is not as_index(0)
-        return _step(at, along.var) is near and is_scattered and not is_read
+        fits = count == self.shape[1] or (1 < count < self.shape[1] and isinstance(part, Load))
+        is_partial = all(are_partial(v, lanes, [], along) for v in walk(s.value) if isinstance(v, Select))
+        return part if fits and is_partial else None
 
-    def pieces(self, along: For, lanes: For, s: Store) -> list[Stmt]:
+    def is_far(self, at: Load | Store, along: For, lanes: For) -> bool:
+        """Return whether ``at`` accesses near elements of memory along ``along``, and distant ones along ``lanes``."""
+        if at.buffer.in_registers:
+            return False
+        place = offset(at.buffer, at.index)
+        step = _step(place, lanes.var)
+        return _step(place, along.var) is as_index(self.apart) and step is not as_index(1) and step is not as_index(0)
+
+    def parts(self, v: Value, along: For, lanes: For) -> Iterator[Value]:
+        """Yield the largest parts of ``v`` that read accumulators and no distant elements of memory."""
+        loads = [x for x in walk(v) if isinstance(x, Load)]
+        if not any(x.buffer.in_registers for x in loads):
+            return
+        if not any(self.is_far(x, along, lanes) for x in loads):
+            yield v
+            return
+        for child in children(v):
+            if isinstance(child, Value):
+                yield from self.parts(child, along, lanes)
+
+    def pieces(self, along: For, lanes: For, s: Store, part: Value) -> list[Stmt]:
         """Return the transposed tiles, in equal parts of at most a vector's lanes."""
         count = int(along.hi)
-        parts = -(-count // self.shape[0])
+        number = -(-count // self.shape[0])
         made: list[Stmt] = []
-        for n in range(parts):
-            first, last = count * n // parts, count * (n + 1) // parts
+        for n in range(number):
+            first, last = count * n // number, count * (n + 1) // number
             moved = {along.var: Var(along.var.name) + first}
             store = Store(s.buffer, tuple(substitute(i, moved) for i in s.index), substitute(s.value, moved))
             rows = For(along.var, as_index(0), as_index(last - first), store, along.kind)
-            made.append(through_registers([lanes, rows], store, self.shape, False, 0))
+            nest = [lanes, rows]
+            made.append(through_registers(nest, store, self.shape, False, 0, part=substitute(part, moved)))
         return made
 
 
@@ -83,9 +110,10 @@ def transpose_stores(
     """Transpose in registers the results of nests whose vectors, along the loop ``lanes``, are scattered in memory.
 
     Elements are contiguous, or ``apart``, along the loop ``along``, of at least ``least`` iterations. ``shape`` is the
-    shape of the transposed tiles: elements along either loop. A nest that reads the buffer that it writes is unchanged,
-    as is a nest without constant bounds, one whose vectors are short and computed, or one that masks lanes otherwise
-    than by zeros beside a run of lanes that is known.
+    shape of the transposed tiles: elements along either loop. Operands that lie in memory like the result, such as an
+    addend or the result itself, are read after the transposition. A nest that reads other elements of the buffer that
+    it writes is unchanged, as is a nest without constant bounds, one whose vectors are short and computed, or one that
+    masks lanes otherwise than by zeros beside a run of lanes that is known.
 
     Before::
 

@@ -34,12 +34,42 @@ def test_neighbours_are_written_side_by_side(pixels: int, lanes: int) -> None:
     [
         ("v * 128 + i * 16 + l", "a[i]"),  # vectors are not scattered
         ("v * 128 + l * 16 + i * 2", "a[i]"),  # no neighbours
-        ("v * 128 + l * 16 + i", "d[v * 128 + l * 16 + i] + a[l]"),  # reads what it writes
+        ("v * 128 + l * 16 + i", "d[v * 128 + l * 16 + i + 64] + a[l]"),  # reads what it writes elsewhere
     ],
 )
 def test_others_stay(store: str, value: str) -> None:
     kernel = parse_kernel(nest(4, 4, store, value))
     assert transpose_stores(kernel, "i", "l", (4, 4)) is kernel
+
+
+ADDEND = "d[v * 128 + l * 16 + i]"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_split"),
+    [
+        (f"acc[i, v, l] * 2.0 + {ADDEND}", True),
+        (f"max(acc[i, v, l] + {ADDEND}, 0.0) * max(acc[i, v, l] + {ADDEND}, 1.0)", True),
+        ("acc[i, v, l] + b[v * 128 + l * 16 + i]", True),
+        (f"acc[i, v, l] + {ADDEND} * (acc[i, v, l] + 1.0)", False),  # no single part of the value has the sums
+    ],
+)
+@pytest.mark.parametrize("pixels", [3, 4, 9])
+def test_addends_are_read_where_they_are_added(value: str, is_split: bool, pixels: int) -> None:
+    """An addend that lies in memory like the result is no vector of distant elements."""
+    loops = f"    for i in 0 .. {pixels}:\n      for v in 0 .. 2:\n        for l in 0 .. 4:\n"
+    made = parse_kernel(
+        "kernel k(a: f32[128], b: f32[256], d: f32[256])\n"
+        f"  alloc acc: f32[{pixels}, 2, 4] @register:\n"
+        f"{loops}          acc[i, v, l] = a[i * 8 + v * 4 + l]\n"
+        f"{loops}          d[v * 128 + l * 16 + i] = {value}\n"
+    )
+    split = transpose_stores(made, "i", "l", (4, 4))
+    assert_same_results(made, split)
+    after = [x for x in str(split).splitlines() if "d[t" in x]
+    assert (split is not made) == is_split
+    if is_split:
+        assert after and all("d_u[" in x and ("l * 16" not in x) for x in after)
 
 
 def test_short_vectors_that_are_computed_stay() -> None:
