@@ -73,7 +73,7 @@ class Costs:
     scatter_far: float = 7.5
     """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
     scatter_clash: float = 17
-    """Cycles to store a lane of a vector whose lanes evict each other from a set of the first-level cache."""
+    """Cycles to store to a cache line of a result whose lines evict each other from a set of the first-level cache."""
     page: int = 4096
     """Bytes of a page."""
     page_turn: float = 0

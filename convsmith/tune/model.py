@@ -190,11 +190,19 @@ class Model(SharedFacts):
     def written(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> Events:
         """Return the events of writing ``vectors`` of results whose lanes are not adjacent, of tiles with ``most``
         pixels.
+
+        Transposed tiles that write a part of a line find it evicted from a set if all lines of the tile share few sets.
         """
+        apart, lanes = self.stride_of(lane), vectors * self.lanes
         if neighbours := self.transposed(lane, tile, most):
-            return (("pack", vectors * self.lanes * self.lanes / neighbours),)
-        if (apart := self.stride_of(lane)) != 1:
-            return ((self.scattering(apart * self.bytes, tile.get(lane, 1)), vectors * self.lanes),)
+            stores = lanes / neighbours
+            events = [("pack", stores * self.lanes)]
+            clash = self.scattering(apart * self.bytes, tile.get(lane, 1)) == "scatter_clash"
+            if clash and neighbours * self.bytes % self.target.l1.line:
+                events.append(("scatter_clash", stores))
+            return tuple(events)
+        if apart != 1:
+            return ((self.scattering(apart * self.bytes, tile.get(lane, 1)), lanes),)
         if lane not in self.classes or lane == self.n:
             return ()
         return (("scatter", vectors * self._stores_of_class(lane)),)
