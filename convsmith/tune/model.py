@@ -348,6 +348,8 @@ class Model(SharedFacts):
                     finish.append(("spilled", (live - target.registers) * max(self.terms // unrolled, 1)))
                 elif not live and (spilled := self.spilled_at_borders(loops, tile, m, v)):
                     finish.append(("spilled", spilled))
+            elif along_rows and (spilled := self.spilled_by_taps(loops, tile, lane, m, v)):
+                finish.append(("spilled", spilled))
             if finish:
                 sections.append(Section(count, (("write-back", tuple(finish)),)))
             sections.append(Section(count, (("calls", ((turn, 1),)),)))
@@ -392,6 +394,15 @@ class Model(SharedFacts):
         live = (m + -(-m // width) * row) * v + 1 - self.target.registers
         across, rows = -(-loops.extents[column] // width), self.terms // loops.extents[tap]
         return max(live, 0) * taps * rows * min(BORDERED, across) / across
+
+    def spilled_by_taps(self, loops: Loops, tile: dict[str, int], lane: str, m: int, v: int) -> int:
+        """Return the sums that a tile of ``m`` rows by ``v`` vectors of pixels stores and loads again because straight-
+        line code keeps rows, or weights, for the taps across the rows.
+        """
+        across = (n for n in loops.of("k") if loops.axes[n] not in ("", loops.axes[lane]))
+        rows = min(prod(tile.get(n, 1) for n in across), m)
+        kept = rows * prod(tile.get(n, 1) for n in loops.of("k") if loops.axes[n] == loops.axes[lane])
+        return max((m + kept) * v + 1 - self.target.registers, 0) * self.terms if rows > 1 else 0
 
     def at_border(self, loops: Loops, tile: dict[str, int]) -> tuple[int, int]:
         """Return the taps of a row that have code of their own in a tile at a border, and the elements that they read.
