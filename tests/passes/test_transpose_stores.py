@@ -51,6 +51,7 @@ ADDEND = "d[v * 128 + l * 16 + i]"
         (f"acc[i, v, l] * 2.0 + {ADDEND}", True),
         (f"max(acc[i, v, l] + {ADDEND}, 0.0) * max(acc[i, v, l] + {ADDEND}, 1.0)", True),
         ("acc[i, v, l] + b[v * 128 + l * 16 + i]", True),
+        ("acc[i, v, l] + d[v * 128 + l * 16 + i + 64]", False),  # another element of the result
         (f"acc[i, v, l] + {ADDEND} * (acc[i, v, l] + 1.0)", False),  # no single part of the value has the sums
     ],
 )
