@@ -30,7 +30,19 @@ from convsmith.diag.warning import ConvsmithWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache", "tune", "db", "export", "network")
+_COMMANDS = {
+    "bench": "Verify and time kernels.",
+    "verify": "Run problems on random data, and compare with numpy.",
+    "explain": "Explain a kernel: its bound, its plan, and what would be faster.",
+    "show": "Print the IR, the LLVM text or the assembly of a kernel.",
+    "machine": "Describe this machine and print its ceilings.",
+    "cache": "Look at the cache of compiled kernels, or empty it.",
+    "tune": "Search for the fastest config of each problem.",
+    "db": "Look at the database of measurements, or move rows.",
+    "export": "Write kernels for programs without Python.",
+    "network": "Compile a whole ONNX model to one function.",
+}
+"""The commands and what the list of commands says of them; that needs no command's module, whose imports take long."""
 _EPILOG = "\n\n".join(
     ("Environment:", *(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES), "Example: convsmith bench resnet50")
 )
@@ -47,6 +59,10 @@ class _Group(CommandGroup):
             return None
         command: click.Command = getattr(import_module(f"convsmith.cli.{name}"), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _until_reader_leaves({}), named_options():  # --help and --version print here

@@ -51,3 +51,13 @@ def test_shells_complete(shell: str) -> None:
     environment = {**os.environ, **asked, "_CONVSMITH_COMPLETE": f"{shell}_complete"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "explain" in found.stdout and "bench" not in found.stdout
+
+
+def test_the_list_of_commands_imports_none() -> None:
+    code = (
+        "import sys; from convsmith.cli.main import main; main(['--help'], standalone_mode=False); "
+        "sys.exit('numpy' in sys.modules or 'convsmith.cli.bench' in sys.modules)"
+    )
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for name in main.list_commands(click.Context(main)):
+        assert f"\n  {name} " in listed
