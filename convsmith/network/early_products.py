@@ -6,12 +6,9 @@ these layers. If the convolution runs first, its smaller result stays alive inst
 
 from __future__ import annotations
 
-from math import prod
-
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.types import TYPES
 
 __all__ = ["with_early_products"]
 
@@ -31,7 +28,7 @@ def with_early_products(graph: Graph) -> Graph:
         if source not in numbers or source in graph.outputs:
             continue
         made, freed = numbers[source], max((k for k in last[source] if k != n), default=numbers[source])
-        if _nbytes(graph, source) * (n - freed) > _nbytes(graph, node.output) * (n - made):
+        if graph.nbytes(source) * (n - freed) > graph.nbytes(node.output) * (n - made):
             early.setdefault(made, []).append(node)
             is_changed |= n - made > 1
     if not is_changed:
@@ -54,8 +51,3 @@ def _source(graph: Graph, node: NetworkNode) -> str:
     """Return the value that a convolution or a product reads beside constants; "" if it is no such node."""
     read = {x for x in node.arguments.values() if x not in graph.constants}
     return read.pop() if isinstance(node.work, Conv | Matmul) and len(read) == 1 else ""
-
-
-def _nbytes(graph: Graph, name: str) -> int:
-    value = graph.values[name]
-    return prod(value.shape) * TYPES[value.type].bits // 8

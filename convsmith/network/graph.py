@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from convsmith.diag.record import record
 from convsmith.network.image import NetworkValue
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
 
@@ -91,6 +93,11 @@ class Graph:
     values: Mapping[str, NetworkValue] = field(repr=False)
     integers: Mapping[str, IntegerConstant] = field(default_factory=dict, repr=False)
     small: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def nbytes(self, name: str) -> int:
+        """Return the bytes of a value."""
+        value = self.values[name]
+        return prod(value.shape) * TYPES[value.type].bits // 8
 
     def readers(self) -> dict[str, list[NetworkNode]]:
         """Return the nodes that read each value."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import NamedTuple
 
 from convsmith.network.concat_in_place import Part, home_of
@@ -17,7 +16,6 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES
 from convsmith.statement.operator import Operator
 
 __all__ = ["Placed", "placed"]
@@ -51,15 +49,10 @@ def placed(graph: Graph, parts: Mapping[str, Part], replaces: bool = True) -> Pl
             if name not in homes or homes[name].whole in outside:
                 continue
             home, start = homes[name]
-            nbytes = start + _nbytes(graph, name)
+            nbytes = start + graph.nbytes(name)
             known = lives.get(home, Life(nbytes, step, step))
             lives[home] = Life(max(known.nbytes, nbytes), known.first, step)
     return Placed(tuple(nodes), homes, lives)
-
-
-def _nbytes(graph: Graph, name: str) -> int:
-    value = graph.values[name]
-    return prod(value.shape) * TYPES[value.type].bits // 8
 
 
 def _is_alike(old: Tensor, new: Tensor) -> bool:
