@@ -54,6 +54,8 @@ LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 MAX_ARRANGED = 3
 """Maximum number of candidates whose traffic between memories is minimised."""
+TRANSFORM_GAIN = 1.02
+"""Ratio of expected times above which a transform is preferred to a kernel that rounds less."""
 HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
@@ -152,10 +154,10 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     comes first. Choices on fragments are rated again after arranging, because another order keeps other operands in
     near caches.
     """
-    found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
+    found.sort(key=lambda c: (_preference(c.choice), c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
     alike = [c for c in close if _is_alone(c)]
-    ranked = _least(found, lambda c: c.choice.cycles)
+    ranked = _least(found, lambda c: _preference(c.choice))
     if alike:
         lane = _least(alike, _cycles_near)[0].choice.config.lane
         of_lane = _least([c for c in alike if c.choice.config.lane == lane], _delivered)
@@ -182,6 +184,11 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     if 0 in rated and rated[best] * MIN_TRAFFIC_GAIN < rated[0]:
         choices.insert(0, choices.pop(best))
     return choices
+
+
+def _preference(choice: Choice) -> float:
+    """Return the expected cycles of ``choice``, a little more for a transform, whose results are less exact."""
+    return choice.cycles * (TRANSFORM_GAIN if choice.config.tiles_at("winograd") else 1.0)
 
 
 def _arranged(model: Model, loops: Loops, choice: Choice, bound: MemoryBound) -> _ModelledChoice:

@@ -399,10 +399,11 @@ class Model(SharedFacts):
         """Return the sums that a tile of ``m`` rows by ``v`` vectors of pixels stores and loads again because straight-
         line code keeps rows, or weights, for the taps across the rows.
         """
-        across = (n for n in loops.of("k") if loops.axes[n] not in ("", loops.axes[lane]))
-        rows = min(prod(tile.get(n, 1) for n in across), m)
-        kept = rows * prod(tile.get(n, 1) for n in loops.of("k") if loops.axes[n] == loops.axes[lane])
-        return max((m + kept) * v + 1 - self.target.registers, 0) * self.terms if rows > 1 else 0
+        taps = {n: tile.get(n, 1) for n in loops.of("k") if loops.axes[n]}
+        along = prod(size for n, size in taps.items() if loops.axes[n] == loops.axes[lane])
+        across = prod(taps.values()) // along
+        kept = min(min(across, m) * along * v, prod(taps.values()))
+        return max(m * v + kept + 1 - self.target.registers, 0) * self.terms if across > 1 else 0
 
     def at_border(self, loops: Loops, tile: dict[str, int]) -> tuple[int, int]:
         """Return the taps of a row that have code of their own in a tile at a border, and the elements that they read.

@@ -166,7 +166,8 @@ def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, stream
         ("mb1ic256ih28oc64oh28kh1ph0", ()),
         ("mb1ic256ih56oc64oh56kh3ph1", ()),
         ("mb32ic16ih64oc64oh64kh1ph0", ()),
-        ("--dir=BWD_W mb1ic256ih56oc64oh56kh1ph0", ()),
+        ("--dir=BWD_W mb1ic256ih56oc64oh56kh1ph0", ("src",)),
+        ("--dir=BWD_W mb1ic256ih28oc64oh28kh1ph0", ()),
     ],
 )
 def test_pixels_of_the_next_tile_are_fetched_where_that_pays(line: str, fetched: tuple[str, ...]) -> None:
