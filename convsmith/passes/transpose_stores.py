@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import children, walk
 from convsmith.passes.accesses import sites_of
@@ -27,27 +27,46 @@ class _TransposeStores(ScopedRewriter):
         self.along, self.lanes, self.shape, self.least, self.apart = along, lanes, shape, least, apart
 
     def visit_For(self, loop: For) -> Stmt:
+        if loop.var.name == self.along and isinstance(loop.body, Block):
+            return self.distributed(loop, loop.body)
+        made = self.transposed(loop)
+        return self._For(loop) if made is None else made
+
+    def distributed(self, loop: For, body: Block) -> Stmt:
+        """Return ``loop`` as a loop for each statement of its ``body``, if tiles of one of them are transposed: vectors
+        that are full have a statement of their own beside the last ones.
+        """
+        nests = [For(loop.var, loop.lo, loop.hi, s, loop.kind, loop.carried) for s in body.stmts]
+        made = [self.transposed(x) for x in nests]
+        if all(x is None for x in made):
+            return self._For(loop)
+        sites, what = sites_of(loop, self.ranges), f"transpose_stores({self.along}, {self.lanes})"
+        require_order(what, sites, lambda path: (path[1], path[0], *path[2:]), self.ranges)
+        return block(*(self._For(x) if new is None else new for x, new in zip(nests, made)))
+
+    def transposed(self, loop: For) -> Stmt | None:
+        """Return the nest at ``loop`` with its tiles transposed; None if it is left as it is."""
         nest, s = perfect_nest(loop)
         found = {x.var.name: x for x in nest}
         if not isinstance(s, Store) or not {self.along, self.lanes} <= found.keys():
-            return self._For(loop)
+            return None
         along, lanes = found[self.along], found[self.lanes]
-        part = self.moved(nest, along, lanes, s)
+        part = self.moved(along, lanes, s)
         if part is None:
-            return self._For(loop)
+            return None
         outer = [x for x in nest if x is not along and x is not lanes]
         order = [nest.index(x) for x in (*outer, lanes, along)]
         sites, what = sites_of(loop, self.ranges), f"transpose_stores({self.along}, {self.lanes})"
         require_order(what, sites, lambda path: (*(path[n] for n in order), path[-1]), self.ranges)
         return wrap(outer, block(*self.pieces(along, lanes, s, part)))
 
-    def moved(self, nest: list[For], along: For, lanes: For, s: Store) -> Value | None:
+    def moved(self, along: For, lanes: For, s: Store) -> Value | None:
         """Return the part of the value of ``s`` that is transposed; None if the nest is left as it is.
 
         Vectors of ``s`` along ``lanes`` are scattered then, while elements along the other loop are near. What the
         value reads in the same way is added after the transposition, to accumulators of neighbours.
         """
-        if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
+        if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in (along, lanes)):
             return None
         if int(along.hi) < self.least or not self.is_far(s, along, lanes):
             return None
@@ -111,7 +130,8 @@ def transpose_stores(
 
     Elements are contiguous, or ``apart``, along the loop ``along``, of at least ``least`` iterations. ``shape`` is the
     shape of the transposed tiles: elements along either loop. Operands that lie in memory like the result, such as an
-    addend or the result itself, are read after the transposition. A nest that reads other elements of the buffer that
+    addend or the result itself, are read after the transposition. The statements of one loop ``along``, such as stores
+    of full vectors and of the last ones, get loops of their own. A nest that reads other elements of the buffer that
     it writes is unchanged, as is a nest without constant bounds, one whose vectors are short and computed, or one that
     masks lanes otherwise than by zeros beside a run of lanes that is known.
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from oracles import assert_same_results
 
+from convsmith.diag.errors import ConfigError
 from convsmith.interp.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.passes.transpose_stores import transpose_stores
@@ -71,6 +72,31 @@ def test_addends_are_read_where_they_are_added(value: str, is_split: bool, pixel
     assert (split is not made) == is_split
     if is_split:
         assert after and all("d_u[" in x and ("l * 16" not in x) for x in after)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_full_and_last_vectors_are_transposed_apart(last: int) -> None:
+    """Vectors of one lane stay: their elements are no tile."""
+    kernel = parse_kernel(
+        "kernel k(a: f32[64], d: f32[256])\n"
+        "  for i in 0 .. 5:\n"
+        "    for v in 0 .. 1:\n      for l in 0 .. 4:\n        d[l * 16 + i] = a[i * 8 + l]\n"
+        f"    for v in 1 .. 2:\n      for l in 0 .. {last}:\n        d[v * 64 + l * 16 + i] = a[i * 8 + v * 4 + l]\n"
+    )
+    made = transpose_stores(kernel, "i", "l", (4, 4))
+    assert str(made).count("alloc d_u") == (2 if last == 1 else 4)
+    assert_same_results(kernel, made)
+
+
+def test_statements_that_depend_on_each_other_stay_in_their_loop() -> None:
+    kernel = parse_kernel(
+        "kernel k(a: f32[64], d: f32[256], e: f32[64])\n"
+        "  for i in 0 .. 4:\n"
+        "    for l in 0 .. 4:\n      d[l * 16 + i] = a[i * 4 + l]\n"
+        "    for l in 0 .. 4:\n      e[i * 4 + l] = d[l * 16 + i + 1] + 1.0\n"
+    )
+    with pytest.raises(ConfigError, match="transpose_stores"):
+        transpose_stores(kernel, "i", "l", (4, 4))
 
 
 def test_short_vectors_that_are_computed_stay() -> None:
