@@ -5,7 +5,7 @@ ONNX's own shape inference says which nodes are legal, and the shapes of their r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -81,7 +81,7 @@ class DrawnGraph:
         names = [x.name if isinstance(x, DrawnValue) else x for x in given]
         made = self.node(operator, names, outputs, **attributes)
         shapes = self._inferred(made)
-        if not all(shape is not None and 0 < prod(shape) <= LARGEST for shape in shapes):
+        if not all(shape is not None and min(shape, default=1) > 0 and prod(shape) <= LARGEST for shape in shapes):
             self.nodes.remove(made)
             return None
         results = [self.result(name, shape) for name, shape in zip(made.output, shapes) if shape is not None]
@@ -197,6 +197,17 @@ def _deconvolution(g: DrawnGraph) -> DrawnValue | None:
     return g.op("ConvTranspose", x, g.of((channels, outer, *k), 0.7), *bias, **more)
 
 
+def _begins_behind(sizes: Sequence[int], k: Sequence[int], more: Mapping[str, Any]) -> bool:
+    """Return whether the last window that is rounded up begins behind the source. Such windows are ignored, but for
+    ONNX's inference of shapes, which counts them.
+    """
+    rank = len(k)
+    steps, apart = (more.get(name, [1] * rank) for name in ("strides", "dilations"))
+    pads = more.get("pads", [0] * 2 * rank)
+    free = [n + pads[i] + pads[rank + i] - (k[i] - 1) * apart[i] - 1 for i, n in enumerate(sizes)]
+    return any(-(-free[i] // steps[i]) * steps[i] >= n + pads[i] for i, n in enumerate(sizes))
+
+
 def _pool(g: DrawnGraph) -> DrawnValue | None:
     if (x := g.any(_image)) is None:
         return None
@@ -208,7 +219,7 @@ def _pool(g: DrawnGraph) -> DrawnValue | None:
     more = windows(g.r, k, (0.7, 0.0, 0.0))
     if g.r.random() < 0.5:
         more["pads"] = [g.r.randrange(n) for n in k * 2]
-    if g.r.random() < 0.3:
+    if g.r.random() < 0.3 and not _begins_behind(x.shape[2:], k, more):
         more["ceil_mode"] = 1
     if kind == "AveragePool" and g.r.random() < 0.5:
         more["count_include_pad"] = 1
