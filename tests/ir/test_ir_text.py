@@ -234,7 +234,7 @@ def test_errors_of_indices(text: str, message: str) -> None:
         (
             "for i in 0 .. 4 #quick: pass",
             "line 1, column 17: expected #serial or #unrolled or #parallel or #scalable or #pipelined or "
-            "#signalled or #grid or #cluster or #group or #warp or #lane, found '#quick'",
+            "#signalled or #team or #grid or #cluster or #group or #warp or #lane, found '#quick'",
         ),
         ("for i in 0 : 4: pass", "line 1, column 12: expected '..', found ':'"),
         ("if i: pass", "line 1, column 5: expected one of < <= > >= ==, found ':'"),
