@@ -191,7 +191,7 @@ class Model(SharedFacts):
         """Return the events of writing ``vectors`` of results whose lanes are not adjacent, of tiles with ``most``
         pixels.
 
-        Transposed tiles that write a part of a line find it evicted from a set if all lines of the tile share few sets.
+        A transposed tile that writes a part of each line finds the line evicted by the others if they share few sets.
         """
         apart, lanes = self.stride_of(lane), vectors * self.lanes
         if neighbours := self.transposed(lane, tile, most):
@@ -396,8 +396,8 @@ class Model(SharedFacts):
         return max(live, 0) * taps * rows * min(BORDERED, across) / across
 
     def spilled_by_taps(self, loops: Loops, tile: dict[str, int], lane: str, m: int, v: int) -> int:
-        """Return the sums that a tile of ``m`` rows by ``v`` vectors of pixels stores and loads again because straight-
-        line code keeps rows, or weights, for the taps across the rows.
+        """Return the sums that a tile of ``m`` rows by ``v`` vectors of pixels stores and loads again, because its code
+        keeps rows, or the weights of all taps, for the taps across the rows. The fewer of both are kept.
         """
         taps = {n: tile.get(n, 1) for n in loops.of("k") if loops.axes[n]}
         along = prod(size for n, size in taps.items() if loops.axes[n] == loops.axes[lane])
