@@ -12,7 +12,7 @@ from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
-from convsmith.ir.walk import children, walk
+from convsmith.ir.walk import children, statements_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
@@ -36,6 +36,8 @@ class _TransposeStores(ScopedRewriter):
         """Return ``loop`` as a loop for each statement of its ``body``, if tiles of one of them are transposed: vectors
         that are full have a statement of their own beside the last ones.
         """
+        if not all(isinstance(s, (Block, For, Store)) for s in statements_of(body)):
+            return self._For(loop)
         nests = [For(loop.var, loop.lo, loop.hi, s, loop.kind, loop.carried) for s in body.stmts]
         made = [self.transposed(x) for x in nests]
         if all(x is None for x in made):

@@ -34,7 +34,7 @@ def expected_features(problem: Problem, config: Config, target: Machine) -> Feat
     if config.tiles_at("winograd"):
         return winograd_features(problem, config, target)
     model, loops = model_of(problem, config, target)
-    if has_terms_apart(model.st, model.unit, loops.dims[config.lane]):
+    if model.st.of("batch") and has_terms_apart(model.st, model.unit, loops.dims[config.lane]):
         return tap_features(model, loops, config)
     return model.features(loops, with_lanes(config, model, loops))
 

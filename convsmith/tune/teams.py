@@ -19,9 +19,9 @@ __all__ = ["in_turn"]
 
 TEAMS = 2
 """Teams of the model: while one stores its results, the other multiplies."""
-TEAMED = 0.97
-"""Largest ratio of the expected times with teams and without at which the model takes teams. They were not timed; but
-`CopyEngine.port`, which bounds them, is the cost of a layer with fewer slots, and so an upper bound.
+TEAMED = 0.75
+"""Largest ratio of the expected times with teams and without at which the model takes teams: they were not timed on a
+GPU, in contrast to the groups that they replace.
 """
 HIDDEN = 0.5
 """Largest ratio of the time in which a tile is stored to that of its products, of the tiles that teams compute: stores

@@ -80,7 +80,7 @@ def test_calls_are_exact(case: str, parts: int, built_in: bool, tmp_path: Path) 
 
 @pytest.mark.parametrize("built_in", (False, True))
 def test_transforms_give_the_bits_that_the_kernel_gives_here(built_in: bool, tmp_path: Path) -> None:
-    problem = parse_problem("mb1ic16ih8oc16kh3ph1")
+    problem = parse_problem("mb1ic16ih12oc16kh3ph1")
     library, arrays = exported(problem, tmp_path, built_in, threads=4)
     kernel = cs.compile(problem, threads=4)
     roles = {a.role for use in library.kernels[0].interface.uses for a in use.entry.arguments}

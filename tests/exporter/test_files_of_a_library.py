@@ -164,7 +164,7 @@ def called(library: ExportedLibrary) -> tuple[ctypes.CDLL, list[int], list[int]]
 
 
 def test_the_check_names_what_is_wrong(tmp_path: Path) -> None:
-    line = "--dir=FWD_B --attr-scales=wei:common:2 mb1ic16ih8oc16kh3ph1"
+    line = "--dir=FWD_B --attr-scales=wei:common:2 mb1ic16ih12oc16kh3ph1"
     library = cs.export(line, tmp_path, name="layer", threads=2)
     names = [p.name for p in library.kernels[0].interface.parameters]
     assert names[-2:] == ["dst", "workspace"] and "scales_wei" in names

@@ -358,7 +358,7 @@ def test_infinite_weights() -> None:
 )  # fmt: skip
 def test_every_step_computes_the_same(src: str, dst: str, options: str, line: str, sizes: str, threads: int) -> None:
     target = small_target(4, 12)
-    instructions = {row.name: row.kernel for row in target.instructions}
+    instructions = {row.name: row.kernel for row in (*target.instructions, *target.transpositions)}
     with interning():
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()

@@ -164,7 +164,7 @@ def wrong_parity(monkeypatch: pytest.MonkeyPatch) -> Artifact:
 
 def early_release(monkeypatch: pytest.MonkeyPatch) -> Artifact:
     def freed(self: PipelineEmitter, step: str, is_asked: str) -> None:
-        self._arrive(self.slot_of_step, self._is_first_lane())
+        self._arrive("free", self.slot_of_step, self._is_first_lane())
 
     return patched("_free", freed, monkeypatch)
 
