@@ -76,9 +76,9 @@ class Machine:
     it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
     as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Those of
     ``word_conversions`` have the meaning of the IR's conversion of f32 to s32 instead, and those of ``narrowing`` that
-    of conversions of s32 to bytes. A machine without instructions
-    for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may
-    round twice. Where it ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
+    of conversions of s32 to bytes. A machine without instructions for multiply-adds that round once names
+    ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may round twice. Where it
+    ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
     both wraps around. One that ``has_vector_lengths`` ends a
     scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
     take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
@@ -87,8 +87,8 @@ class Machine:
     ``prefetches_by_loads`` has no prefetches: it loads a byte of the line, which is part of an array. One that
     ``extends_bytes`` loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
     One that ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole
-    vectors. One that makes ``sums_in_turn`` multiplies all terms of
-    a sum where it stores it, so that registers hold the factors of one sum, not those of a tile.
+    vectors. One that makes ``sums_in_turn`` multiplies all terms of a sum where it stores it, so that registers hold
+    the factors of one sum, not those of a tile.
     The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
     operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is

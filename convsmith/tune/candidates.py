@@ -154,7 +154,7 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     comes first. Choices on fragments are rated again after arranging, because another order keeps other operands in
     near caches.
     """
-    found.sort(key=lambda c: (_preference(c.choice), c.choice.emitted))
+    found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
     alike = [c for c in close if _is_alone(c)]
     ranked = _least(found, lambda c: _preference(c.choice))
