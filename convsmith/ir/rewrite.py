@@ -379,3 +379,18 @@ def substitute(n: Any, variables: Mapping[Var, Index]) -> Any:
     """Return ``n`` (an index, condition, value or statement) with ``variables`` replaced."""
     r = Substitute(variables)
     return r.stmt(n) if isinstance(n, Stmt) else r.expr(n)
+
+
+class _ReplaceValue(Rewriter):
+    def __init__(self, old: Value, new: Value) -> None:
+        super().__init__()
+        self.old, self.new = old, new
+
+    def expr(self, e: Any) -> Any:
+        """Return the rewritten index, condition or value."""
+        return self.new if e is self.old else super().expr(e)
+
+
+def replace_value(v: Value, old: Value, new: Value) -> Value:
+    """Return the value ``v`` with ``new`` in the place of its part ``old``."""
+    return _ReplaceValue(old, new).expr(v)  # type: ignore[no-any-return]

@@ -10,23 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.rewrite import replace_value
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, Value
 from convsmith.ir.walk import children, loads_of, statements_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
-
-
-class _SumsAlone(Rewriter):
-    """Replaces one value by another."""
-
-    def __init__(self, old: Value, new: Value) -> None:
-        super().__init__()
-        self.old, self.new = old, new
-
-    def visit_Binary(self, v: Binary) -> Value:
-        return self.new if v is self.old else self._Binary(v)
 
 
 def _difference(v: Value, acc: Buffer) -> Binary | None:
@@ -59,7 +48,7 @@ class _StartSums(LoopRewriter):
         while (found := _difference(value, body.buffer)) is not None:
             if any(x.buffer in self.written for x in loads_of(found.b)):
                 break
-            added, value = Binary("sub", added, found.b), _SumsAlone(found, found.a).expr(value)
+            added, value = Binary("sub", added, found.b), replace_value(value, found, found.a)
         if value is last.value:
             return loop
         adding = Store(first.buffer, first.index, Binary("add", Load(body.buffer, first.index, None), added))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise, product
-from typing import Any
 
 from convsmith.arith.evaluate import holds
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of, true
-from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.rewrite import replace_value, substitute
 from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Const, Load, Select, Value, const, dtype_of
@@ -58,18 +57,6 @@ class _Transpose(ScopedRewriter):
             what = f"transpose({', '.join(self.loops)})"  # all reads come before all writes
             require_order(what, sites_of(loop, self.ranges), lambda path: (path[-1], *path[:-1]), self.ranges)
         return through_registers(nest, s, self.shape, self.joined, self.piece, self.name)
-
-
-class _WithPart(Rewriter):
-    """Replaces a part of a value by another value."""
-
-    def __init__(self, part: Value, by: Value) -> None:
-        super().__init__()
-        self.part, self.by = part, by
-
-    def expr(self, e: Any) -> Any:
-        """Return the rewritten index, condition or value."""
-        return self.by if e is self.part else super().expr(e)
 
 
 def through_registers(
@@ -124,7 +111,7 @@ def through_registers(
 
 def _with_part(s: Store, part: Value, held: Value, at: Mapping[Var, Index]) -> Store:
     """Return ``s`` at the loops ``at`` with ``held`` in the place of ``part``."""
-    value = substitute(_WithPart(part, held).expr(s.value), at)
+    value = substitute(replace_value(s.value, part, held), at)
     return Store(s.buffer, tuple(substitute(i, at) for i in s.index), value)
 
 
