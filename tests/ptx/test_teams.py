@@ -191,5 +191,16 @@ def test_threads_that_copy_have_no_teams() -> None:
     ("mb32ic256ih14oc256oh14kh3ph1", 1),  # one tile of a group
     ("mb32ic64ih56oc256oh56kh1", 1),  # bound by the bytes of its result
 ])  # fmt: skip
-def test_the_model_takes_teams_where_products_hide_the_stores(shape: str, teams: int) -> None:
-    assert device_config(parse_problem(f"{LAST} --dt=bf16 {shape}").canonical(), target(LEVEL)).teams == teams
+def test_the_model_takes_teams_where_products_hide_the_stores(
+    shape: str, teams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("convsmith.tune.teams.TEAMED", 1.0)
+    assert default_teams(shape) == teams
+
+
+def test_the_model_keeps_groups_that_were_timed_where_teams_gain_little() -> None:
+    assert default_teams("mb32ic256ih56oc256oh56kh3ph1") == 1
+
+
+def default_teams(shape: str) -> int:
+    return device_config(parse_problem(f"{LAST} --dt=bf16 {shape}").canonical(), target(LEVEL)).teams
