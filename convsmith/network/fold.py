@@ -213,6 +213,8 @@ def _mask(work: Conv | Matmul, operand: tuple[int, ...], shape: tuple[int, ...])
     if all(size == 1 for size in operand):
         return 0
     rank, channel = len(shape), 1 if isinstance(work, Conv) else len(shape) - 1
+    if shape[channel] != work.product_shape[work.channels]:  # the result of a product with a vector lacks its column
+        return None
     along = tuple(size if n == channel else 1 for n, size in enumerate(shape))
     return 1 << work.channels if (1,) * (rank - len(operand)) + operand == along else None
 

@@ -69,6 +69,13 @@ def test_a_computed_addend_that_broadcasts_is_not_overwritten(shape: tuple[int, 
     _check(b.model(b.op("Add", b.op("MatMul", b.input("a", 6, 7), b.weights(7, 4)), addend)), exact=True)
 
 
+def test_channels_of_a_product_with_a_vector_are_its_rows() -> None:
+    """The kernel's result has one column, which the value lacks."""
+    b = NetworkBuilder(4)
+    products = [b.op("MatMul", b.input(name, 2, 4, 8), b.input("v", 8)) for name in "ab"]
+    _check(b.model(b.norm(products[0], 4), b.op("Mul", b.op("Abs", products[1]), b.weights(4))), exact=True)
+
+
 def test_weights_of_a_convolution_may_be_computed() -> None:
     b = NetworkBuilder()
     weights = b.op("Neg", b.input("w", 8, 4, 3, 3))
