@@ -30,7 +30,9 @@ class DrawnValue(NamedTuple):
 
 
 class DrawnGraph:
-    """A graph in the making: its `nodes`, `constants`, `inputs` and `values`, and the names that nodes `read`."""
+    """A graph in the making: its `nodes`, `constants`, `inputs` and `values`, the `types` of those that are not f32,
+    and the names that nodes `read`.
+    """
 
     def __init__(self, seed: int) -> None:
         self.r, self.rng = Random(seed), np.random.default_rng(seed)
@@ -39,6 +41,7 @@ class DrawnGraph:
         self.inputs: dict[str, tuple[int, ...]] = {}
         self.values: list[DrawnValue] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.types: dict[str, int] = {}
         self.read: set[str] = set()
 
     # -- values
@@ -125,14 +128,17 @@ class DrawnGraph:
         computed = {name for node in self.nodes for name in node.output}
         found = [x for x in self.values if x.name in computed]
         outputs = [x for x in found if x.name not in self.read or self.r.random() < 0.15]
-        described = [helper.make_tensor_value_info(x.name, TensorProto.FLOAT, x.shape) for x in outputs]
+        described = [self._described(x.name, x.shape) for x in outputs]
         used = {name for node in self.nodes for name in node.input}
         return _model(helper.make_graph(
             self.nodes, "drawn",
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in self.inputs.items()],
+            [self._described(name, shape) for name, shape in self.inputs.items()],
             [*described, *more],
             [numpy_helper.from_array(x, name) for name, x in self.constants.items() if name in used],
         )) if described or more else None  # fmt: skip
+
+    def _described(self, name: str, shape: Sequence[int]) -> Any:
+        return helper.make_tensor_value_info(name, self.types.get(name, TensorProto.FLOAT), shape)
 
     def draw(self, kinds: Sequence[Callable[[DrawnGraph], Any]], nodes: int) -> None:
         """Draw an input and so many nodes."""
