@@ -64,6 +64,10 @@ class _Group(CommandGroup):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        _open_streams()
+        return super().main(*args, **extra)
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _until_reader_leaves({}), named_options():  # --help and --version print here
             return super().make_context(*args, **extra)
@@ -91,6 +95,15 @@ class _Group(CommandGroup):
             fault = InternalError(f"{type(error).__name__}: {error}", repro=command)
             error_line(str(fault), "InternalError")
             ctx.exit(1)
+
+
+def _open_streams() -> None:
+    """Open standard streams that the caller has closed: inputs are empty, and outputs are dropped. No other file takes
+    the number of one then.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 @contextmanager

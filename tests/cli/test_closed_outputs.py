@@ -46,6 +46,17 @@ def test_an_error_keeps_its_status_where_nobody_reads_it() -> None:
     assert ended("explain", "nonsense", errors_too=True)[0] == 2
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed(closed: str) -> None:
+    """Outputs are dropped, and a list of problems from standard input is empty."""
+    words = "bench - --rounds 1" if closed == "<&-" else f"bench {LINE} --rounds 1"
+    command = f"{sys.executable} -m convsmith.cli.main {words} {' '.join(HERE)} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert "fault" not in done.stderr and "Error: Attr" not in done.stderr
+    assert done.returncode == (2 if closed == "<&-" else 0), done.stderr
+    assert (f"{LINE[:9]}" in done.stdout) is (closed == "2>&-")
+
+
 @pytest.mark.parametrize(("command", "heading"), [("bench", 2), ("verify", 1)])
 def test_a_failure_before_the_reader_left_keeps_its_status(command: str, heading: int) -> None:
     words = [sys.executable, "-m", "convsmith.cli.main", command, LINE, "--config=--target=generic --lane=nothing"]
