@@ -23,7 +23,7 @@ from convsmith.network.image import NetworkValue
 from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.graph_bodies import body_of
-from convsmith.onnx.graph_expansions import expanded
+from convsmith.onnx.graph_expansions import expanded, is_older
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
@@ -113,8 +113,9 @@ class GraphReader(GraphBuilder):
     def _read_any(self, proto: Any, name: str) -> None:
         """Read a node, or the nodes that express it. All inputs are known: nodes of constants are constants."""
         is_constant = all(x in self.constants for x in proto.input if x) and operator_of(proto)
-        parts = [proto] if is_constant else expanded(proto, self.fresh, self.model.package, self._shape_of)
-        package = self.model.package
+        package, version = self.model.package, self._version
+        stays = is_constant and not is_older(proto, version)
+        parts = [proto] if stays else expanded(proto, version, self.fresh, package, self._shape_of)
         newest = [package.helper.make_opsetid("", package.defs.onnx_opset_version())]
         with self._versions(self._opsets if parts[0] is proto else newest):
             for part in parts:
@@ -122,6 +123,11 @@ class GraphReader(GraphBuilder):
                 self._keep_types(part)
                 for output in part.output:
                     self._keep_small(output)
+
+    @property
+    def _version(self) -> int:
+        """The version of ONNX's operators."""
+        return next((int(x.version) for x in self._opsets if x.domain in ("", "ai.onnx")), 1)
 
     @contextmanager
     def _versions(self, opsets: Sequence[Any]) -> Iterator[None]:
@@ -137,9 +143,8 @@ class GraphReader(GraphBuilder):
         if all(name in self._types for name in proto.output):
             return
         package = self.model.package
-        versions = {x.domain: x.version for x in self._opsets}
         try:
-            schema = package.defs.get_schema(proto.op_type, versions.get("", 1), "")
+            schema = package.defs.get_schema(proto.op_type, self._version, "")
             given = {name: self._type_of(name) for name in proto.input if name}
             found = package.shape_inference.infer_node_outputs(schema, proto, given, opset_imports=self._opsets)
         except Exception:  # an operator that ONNX does not infer

@@ -1,4 +1,5 @@
-"""Operators that others express: nodes of ONNX in place of a node of ONNX, or of ONNX Runtime's own operators.
+"""Operators that others express: nodes of ONNX in place of a node of ONNX, of an older version of one, or of ONNX
+Runtime's own operators.
 
 A row writes nodes for a node: it reads the node's inputs and attributes, and names values that no other node has.
 """
@@ -6,6 +7,7 @@ A row writes nodes for a node: it reads the node's inputs and attributes, and na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 
-__all__ = ["expanded"]
+__all__ = ["expanded", "is_older"]
 
 _MICROSOFT = "com.microsoft"
 _ONNX = ("", "ai.onnx")
@@ -225,10 +227,55 @@ def _mean(w: _Nodes) -> None:
     w.end("Mul", w.op("Sum", *w.inputs), w.held(np.float32(1 / len(w.inputs))))
 
 
+# -- older versions ---------------------------------------------------------------------------------------------------
+
+
+def _flat_softmax(operator: str, w: _Nodes) -> None:
+    """Write a softmax over all axes from one on."""
+    shape, axis = w.shape_of(w.input(0)), w.given("axis", 1)
+    axis += len(shape) * (axis < 0)
+    if not 0 <= axis <= len(shape):
+        raise UsageError(f"axis={axis} of {len(shape)} dims; legal are the dims", code="axis")
+    if axis == len(shape) - 1:
+        w.end(operator, w.input(0), axis=axis)
+        return
+    made = w.op(operator, w.op("Flatten", w.input(0), axis=axis), axis=1)
+    w.end("Reshape", made, w.held(np.array(shape, np.int64)))
+
+
+def _old_resize(w: _Nodes) -> None:
+    """Write a resize by factors, whose element x of the result lies at x divided by the factor."""
+    scales = w.input(1) if w.has(1) else w.held(np.float32(w.given("scales", ())))
+    way, mode = "asymmetric", w.given("mode", "nearest")
+    w.end(
+        "Resize", w.input(0), "", scales, mode=mode, coordinate_transformation_mode=way, nearest_mode="floor"
+    )  # fmt: skip
+
+
+def _aligned(operator: str, axis: int | None, w: _Nodes) -> None:
+    """Write an operator whose second operand has the axes of the first one from `axis` on, or from an attribute on."""
+    start, other = w.given("axis", axis), w.input(1)
+    rank, own = (len(w.shape_of(w.input(n))) for n in range(2))
+    behind = 0 if start is None or not own else rank - start - own
+    if behind > 0:
+        other = w.op("Reshape", other, w.held(np.array([*w.shape_of(other), *[1] * behind], np.int64)))
+    w.end(operator, w.input(0), other)
+
+
+_ALWAYS = 2**31
+"""No version of ONNX's operators has reached it: every version of the operator is an older one."""
 _OF_ONNX: dict[str, Callable[[_Nodes], None]] = {
     "LRN": _local_response_norm, "LpNormalization": _unit_norm, "Mean": _mean,
     "SimplifiedLayerNormalization": _simple_norm,
 }  # fmt: skip
+_OLDER: dict[str, tuple[int, Callable[[_Nodes], None]]] = {
+    **{name: (13, partial(_flat_softmax, name)) for name in ("Softmax", "LogSoftmax")},
+    "Upsample": (_ALWAYS, _old_resize), "Resize": (11, _old_resize), "PRelu": (7, partial(_aligned, "PRelu", 1)),
+    **{name: (7, partial(_aligned, name, None)) for name in (
+        "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal",
+    )},
+}  # fmt: skip
+"""Operators whose meaning, or whose attributes, a version of the operator set has changed, by that version."""
 _OF_MICROSOFT: dict[str, Callable[[_Nodes], None]] = {
     "Gelu": lambda w: w.end("Gelu", w.input(0)), "FastGelu": _fast_gelu, "BiasGelu": _bias_gelu,
     "QuickGelu": _quick_gelu, "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
@@ -239,14 +286,22 @@ _OF_MICROSOFT: dict[str, Callable[[_Nodes], None]] = {
 """Operators of ONNX Runtime's own domain."""
 
 
-def expanded(proto: Any, fresh: Callable[[str], str], package: Any, shape_of: Callable[[str], Any]) -> Sequence[Any]:
-    """Return the nodes that replace the node `proto`, or the node itself if it has no row.
+def is_older(proto: Any, version: int) -> bool:
+    """Return whether the node `proto` of an operator set of that version has another meaning today."""
+    return proto.domain in _ONNX and version < _OLDER.get(proto.op_type, (0,))[0]
+
+
+def expanded(
+    proto: Any, version: int, fresh: Callable[[str], str], package: Any, shape_of: Callable[[str], Any]
+) -> Sequence[Any]:  # fmt: skip
+    """Return the nodes that replace the node `proto` of an operator set of that version, or the node itself if it has
+    no row.
 
     `fresh` returns a name that no value has, `shape_of` the shape of a value; `package` is the package `onnx`.
     UnsupportedError or UsageError for inputs and attributes that are not available.
     """
     rows = _OF_MICROSOFT if proto.domain == _MICROSOFT else _OF_ONNX if proto.domain in _ONNX else {}
-    row = rows.get(proto.op_type)
+    row = _OLDER[proto.op_type][1] if is_older(proto, version) else rows.get(proto.op_type)
     if row is None:
         return [proto]
     nodes = _Nodes(proto, fresh, package, shape_of)

@@ -207,9 +207,7 @@ def _pad(node: GraphNode) -> None:
 
 
 def _resize(node: GraphNode) -> None:
-    shape, old = node.shape(), node.operator == "Upsample"
-    scales = node.constant(1 if old else 2)
-    wanted = None if old else node.numbers(3, "sizes")
+    shape, scales, wanted = node.shape(), node.constant(2), node.numbers(3, "sizes")
     mode = node.attribute("mode", "nearest")
     axes = node.attribute("axes", None)
     if axes is not None or mode not in ("nearest", "linear", "cubic"):
@@ -227,11 +225,9 @@ def _resize(node: GraphNode) -> None:
         resize_by_matrices(node, sizes, [float(x) for x in factors])
         return
     rounding = node.attribute("nearest_mode", "round_prefer_floor") if mode == "nearest" else "linear"
-    if old:
-        rounding = "floor" if mode == "nearest" else "linear"
     if rounding not in (*ROUNDINGS, "linear"):
         raise UsageError(f"nearest_mode is {rounding!r}; legal are {', '.join(ROUNDINGS)}", code="mode")
-    way = "asymmetric" if old else node.attribute("coordinate_transformation_mode", "half_pixel")
+    way = node.attribute("coordinate_transformation_mode", "half_pixel")
     places = tuple(_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
     node.add_for_any(lambda t: Resize(t, shape, sizes, places, rounding))
 
@@ -347,7 +343,7 @@ MOVES: dict[str, Callable[[GraphNode], None]] = {
     "Squeeze": partial(_reshaped, _squeezed), "Unsqueeze": partial(_reshaped, _unsqueezed),
     "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _dropped),
     "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Split": _split, "Pad": _pad,
-    "Resize": _resize, "Upsample": _resize,
+    "Resize": _resize,
     "ReduceMean": partial(_reduced, "mean"), "ReduceSum": partial(_reduced, "sum"),
     "ReduceMax": partial(_reduced, "max"), "ReduceMin": partial(_reduced, "min"),
     "ReduceProd": partial(_reduced, "prod"), "ReduceSumSquare": partial(_reduced, "sum_square"),
