@@ -86,6 +86,16 @@ def test_graphs_without_gradients_are_functions_that_follow_their_parameters(see
     assert seen == [], "inductor compiles nothing"
 
 
+def test_a_graph_that_writes_its_input_runs_once_a_call(seen: list[list[str]]) -> None:
+    """No example run writes to the caller's tensors while the graph is compiled."""
+    torch.manual_seed(0)
+    model, x, y = nn.Conv2d(3, 4, 3).eval(), torch.zeros(1, 3, 5, 5), torch.zeros(1, 3, 5, 5)
+    compiled = torch.compile(lambda x: model(x.add_(1)), backend=backend.NAME)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(y.add_(1)))
+    assert torch.equal(x, y)
+
+
 def test_convolutions_of_other_types_stay_torchs(seen: list[list[str]]) -> None:
     x, w = torch.randn(1, 2, 5, 5, dtype=torch.complex64), torch.randn(3, 2, 3, 3, dtype=torch.complex64)
     compiled = torch.compile(lambda x, w: torch.conv2d(x, w), backend=backend.NAME)
