@@ -36,7 +36,7 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.resident import ResidentCall
-from convsmith.schedule.call_variants import config_of_call, may_read_through_table
+from convsmith.schedule.call_variants import may_read_through_table, variant_of_call
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims
 from convsmith.schedule.wish import Decisions, Wish
@@ -103,16 +103,22 @@ class AnySizes:
     given: Config | None = None
 
     @cached_property
-    def _variants(self) -> dict[Config, Artifact]:
-        """The code under each config that has served a call."""
-        return {Config.parse(self.artifact.config): self.artifact}
+    def _variants(self) -> dict[tuple[Problem, Config], Artifact]:
+        """The code of each problem under each config that has served a call."""
+        return {(self.problem, Config.parse(self.artifact.config)): self.artifact}
 
-    def _code(self, config: Config) -> Artifact:
-        """Return the code under ``config``, whose packed weights are those of the artifact."""
-        if config not in self._variants:
-            made = compile_problem(self.problem, target=self.target, config=config, requirements=self.sizes)
-            self._variants[config] = made
-        return self._variants[config]
+    def _code(self, q: Problem) -> tuple[Artifact, Problem]:
+        """Return the code for ``q``, the problem of a call, whose packed weights are those of the artifact; and ``q``
+        in the layouts of that code.
+        """
+        config, p = Config.parse(self.artifact.config), self.problem
+        if isinstance(q, Conv) and isinstance(p, Conv):
+            q, config = variant_of_call(q, config, self.target)
+            p = replace(p, stag=q.stag, dtag=q.dtag)
+        if (p, config) not in self._variants:
+            made = compile_problem(p, target=self.target, config=config, requirements=self.sizes)
+            self._variants[p, config] = made
+        return self._variants[p, config], q
 
     @property
     def limits(self) -> dict[str, float]:
@@ -124,12 +130,11 @@ class AnySizes:
         """Return the kernel at the sizes of the problem ``q`` of a call; `library` is the code of the artifact."""
         if has_empty_tensor(q):
             return empty_kernel(q, self.artifact, library)
-        config = Config.parse(self.artifact.config)
-        threads = config.threads
+        threads = Config.parse(self.artifact.config).threads
         if self.target.device is None:
             fallback = partial(_of_these_sizes, q, self.target, threads, load)
-            own = self._code(config_of_call(q, config, self.target)) if isinstance(q, Conv) else self.artifact
-            artifact = at_call(own, q)
+            own, called = self._code(q)
+            artifact = at_call(own, called)
             if own is not self.artifact:
                 return HostKernel(artifact, fallback, load(artifact))
             # An emulator copies the arrays that the entries describe; code of this process is told sizes by the block.

@@ -43,6 +43,9 @@ SHARING = ("compressed", "sections")
 
 POINTER_BYTES = 8
 
+MAX_AXES = 3
+"""Maximum number of axes of a window."""
+
 Entries = npt.NDArray[np.int64]
 
 
@@ -77,6 +80,12 @@ class Axis(NamedTuple):
             y = x * self.s + t * (self.d + 1) - self.p
             inside = (y >= 0) & (y < self.i)
         return np.where(inside, y, -1)
+
+    def present_taps(self) -> tuple[int, int]:
+        """Return the first tap that reads the source for some output, and the one after the last; (0, 0) if none does.
+        """
+        present = np.flatnonzero((self.meeting() >= 0).any(axis=0))
+        return (int(present[0]), int(present[-1]) + 1) if len(present) else (0, 0)
 
     @property
     def sections(self) -> Sections:
@@ -131,9 +140,9 @@ class Window:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.axes) <= 3 or len(self.axes) != len(self.strides):
+        if not 1 <= len(self.axes) <= MAX_AXES or len(self.axes) != len(self.strides):
             raise UsageError(
-                f"a window has 1 to 3 axes with a stride each, not {len(self.axes)} and {len(self.strides)}",
+                f"a window has 1 to {MAX_AXES} axes with a stride each, not {len(self.axes)} and {len(self.strides)}",
                 code="bad-window",
             )
         for axis, stride in zip(self.axes, self.strides):

@@ -52,7 +52,7 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
             private.append(BufferPlan(view.array, "global", lifetime, view.dtype, elements, dims, view.name))
         elif view.name in config.staged("pack") and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if indexes(st, view, x)])
-            widths = {x.name: room for x, room in nest.widths}
+            widths = {x.name: room for x, room in nest.packed_widths}
             if view.name == st.a.name:
                 rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
                 merged = {*chain(*shared_taps(st, config))}

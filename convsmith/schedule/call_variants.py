@@ -1,13 +1,17 @@
-"""Two kernels for calls of any sizes, which have one packing: the sizes and pads of a call determine which one runs.
+"""Kernels for calls of any sizes, which have one packing: the sizes and pads of a call determine which one runs.
 
 A kernel that reads pixels in place is the fastest for the pixels whose windows are within the source. It does not
 compute other pixels (``--realise=peel``), or one by one. A kernel that reads through a table has one speed for all.
+Vectors along the pixels of a row have one lane in use if an image has one pixel. The channels of such images are
+contiguous in either order of dims, so vectors lie along channels then.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -21,16 +25,33 @@ from convsmith.statement.views import reads_windows, statement
 
 MAX_POINTERS = 12
 """Maximum number of pixels of a register tile that are read through pointers, which integer registers hold."""
+MAX_IMAGES = 16
+"""Maximum number of images of one pixel in a register tile."""
+
+
+def variant_of_call(q: Conv, config: Config, target: Machine) -> tuple[Conv, Config]:
+    """Return ``q``, the problem of a call, in the layouts of the kernel that serves it, and the config of that kernel.
+    """
+    last = _with_adjacent_channels(q)
+    if last is not q:
+        found = config_of_call(last, config, target)
+        if found.lane not in [d.name for d in statement(last).of("m")]:
+            return last, found
+    return q, config_of_call(q, config, target)
 
 
 def config_of_call(q: Conv, config: Config, target: Machine) -> Config:
     """Return the config of the kernel that serves ``q``, the problem of a call: ``config``, or a variant with the same
     packed weights that reads through a table, or tests each access.
     """
+    if config.realise == "peel" and not is_padded(q):
+        return _along_channels(q, config, target) if _has_one_pixel(q) else config
     if config.realise == "peel":
-        return _for_pads(config) if is_padded(q) else config
+        return _for_pads(config)
     if config.realise == "mask" and through_table(q):
         return _through_table(q, config, target)
+    if config.realise == "indirection" and _is_mostly_absent(q):
+        return _in_place(q, config, target)
     return config
 
 
@@ -49,6 +70,47 @@ def is_padded(q: Conv) -> bool:
     return any(q.p) or any(end > size for end, size in zip(ends, fine))
 
 
+def _has_one_pixel(q: Conv) -> bool:
+    """Return whether the images of source and result of ``q``, the problem of a call, have one pixel."""
+    return prod(q.i) == prod(q.o) == 1
+
+
+def _with_adjacent_channels(q: Conv) -> Conv:
+    """Return ``q``, the problem of a call, with channels last, if its arrays have the same elements at the same places:
+    if its images have one pixel. Otherwise ``q`` itself.
+    """
+    if not _has_one_pixel(q):
+        return q
+    last = replace(q, stag="axb", dtag="axb")
+    layouts = [(a.layout, b.layout) for a, b in zip(q.tensors, last.tensors)]
+    same = all(a.is_plain and _places(a) == _places(b) for a, b in layouts)
+    return last if same and any(a != b for a, b in layouts) else q
+
+
+def _places(layout: Layout) -> dict[int, int]:
+    """Return the strides of the dims of a plain ``layout`` that have several elements."""
+    return {b.dim: b.stride for b in layout.blocks if b.size > 1}
+
+
+def _along_channels(q: Conv, config: Config, target: Machine) -> Config:
+    """Return the variant of ``config`` for images of one pixel, with vectors along the channels of its register tile,
+    in tiles of as many images as registers hold; ``config`` itself if its vectors lie along channels, or if those of
+    the tile exceed a vector.
+    """
+    st = statement(q)
+    row, channels = st.of("m")[-1].name, config.size(st.n)
+    if config.lane != row or channels == 1 or config.instruction or q.stag != "axb":
+        return config
+    order = (*(n for n in config.order if n not in (st.n, row)), st.n, row)
+    for images in range(MAX_IMAGES, 0, -1):
+        tile = ((st.n, channels), (row, images))
+        found = config.changed(lane=st.n, register=tile, order=order, stream=(), fetch=())
+        loops, unit = loops_after_fusing(st, found), ProductShape.of(st, target, found)
+        if channels <= unit.lanes and registers(loops, found, target, unit, channels).fit:
+            return found
+    return config
+
+
 def _for_pads(config: Config) -> Config:
     """Return the variant of ``config``, which reads all pixels in place, for calls with pads."""
     # Sums of weights over the taps that are there depend on sizes, unless stored values are in the others' place.
@@ -58,6 +120,31 @@ def _for_pads(config: Config) -> Config:
     stream, fetch = (tuple(n for n in own if n in packed) for own in ahead)
     realise = "mask" if config.offsets == "each" else "indirection"
     return config.changed(realise=realise, stream=stream, fetch=fetch)
+
+
+def _is_mostly_absent(q: Conv) -> bool:
+    """Return whether windows of ``q`` have one tap, which at most half of the pixels of the result have."""
+    return reads_windows(q) and all(k == 1 for k in q.k) and 2 * prod(_inside(q)) <= prod(q.o)
+
+
+def _in_place(q: Conv, config: Config, target: Machine) -> Config:
+    """Return the variant of ``config`` that reads in place, whose register tile has at most the pixels of a row that
+    have a tap, so that no others are computed; ``config`` itself if sums of weights count absent taps too.
+    """
+    st = statement(q)
+    row, channels = st.of("m")[-1].name, [n for n in config.order if n == st.n]
+    if config.offsets == "sums" or config.flip or (config.threads > 1 and q.rank == 1):
+        return config
+    pixels, order = max(_inside(q)[-1], 1), config.order
+    tile = tuple((n, min(size, pixels) if n == row else size) for n, size in config.tiles_at("register"))
+    if config.threads == 1 and st.b.bytes > target.l2.bytes:
+        order = (*channels, *(n for n in order if n not in channels))
+    return config.changed(register=tile, realise="mask", order=order, fetch=())
+
+
+def _inside(q: Conv) -> list[int]:
+    """Return the pixels of the result along each axis whose windows are within the source."""
+    return [max(size - crossing, 0) for size, crossing in zip(q.o, pixels_at_borders(q).values())]
 
 
 def _through_table(q: Conv, config: Config, target: Machine) -> Config:

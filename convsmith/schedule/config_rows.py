@@ -336,7 +336,7 @@ _TABLE: tuple[ConfigRow, ...] = (
         sums)""", holds=(_LOOP,), default=None),
     _row("fuse", _PAIRS, "oh+ow", "pairs of adjacent loops to fuse", holds=(_LOOP, _LOOP), ordered=True),
     _level("register", example="oc:32,ow:14", doc="""loop -> iterations of its register tile; for the lane loop:
-        elements, a multiple of the lanes""", check=_check_register),
+        elements, a multiple of the lanes, or fewer channels than a vector has lanes""", check=_check_register),
     _row("order", _NAMES, "mb,oc,oh,ow", """loops around the register tile, outermost first (other loops follow in naive
         order)""", holds=(_LOOP,), ordered=True),
     _row("reduce", _NAMES, "kh,kw,ic", """reduction loops, outermost first, which is also the order of the packed

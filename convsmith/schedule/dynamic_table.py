@@ -1,19 +1,20 @@
 """The table of pointers through which a kernel reads pixels whose number is known only at the call.
 
-The positions of the table's rows are sizes of the kernel. A call may run several rows of pixels as one long row
-(`joined_rows.py`): the table then has all of its rows, one after the other.
+The positions of the table's rows are sizes of the kernel. A call may run several rows of pixels, or all rows of small
+images, as one long row (`joined_rows.py`): the table then has all of these rows, one after the other. The taps that no
+pixel has, as in an image that is smaller than a window, are left out: the loops over taps begin and end at sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
 from convsmith.ir.types import PTR
-from convsmith.layout.indirection import Window, input_stride, shape_of
+from convsmith.layout.indirection import MAX_AXES, Axis, Window, input_stride, shape_of
 from convsmith.passes import indirect as rewrite
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
@@ -30,6 +31,10 @@ FORM, JOINED_FORM = "bands", "column"
 MAX_JOINED_ROW = 64
 """Maximum number of pixels of rows that run as one. The last register tile of a longer row is a small part of it, and a
 table of all rows would be large."""
+MAX_JOINED_IMAGE, MAX_JOINED_POINTERS = 256, 1 << 16
+"""Maximum numbers of pixels of an image whose last register tile is a large part of it, so that several images run as
+one, and of pointers of the table of all these images.
+"""
 
 
 def table_name(source: str) -> str:
@@ -40,6 +45,11 @@ def table_name(source: str) -> str:
 def section_sizes(axes: str) -> tuple[Var, ...]:
     """Return the sizes that determine the positions of the table's rows along the outer ``axes``."""
     return tuple(Var(f"{word}_{a}") for a in axes[:-1] for word in ("low", "high", "row", "step"))
+
+
+def tap_bounds(axis: str) -> tuple[Var, Var]:
+    """Return the sizes that are the first tap along ``axis`` that a call has, and the one after the last."""
+    return Var(f"first_{axis}"), Var(f"past_{axis}")
 
 
 class TableOfCall(NamedTuple):
@@ -56,16 +66,46 @@ def table_of_call(q: Problem, n: int, arrays: Mapping[str, Tensor], config: Conf
     """
     st = stage_statement(q, n)
     axes = "".join(d.axis for d in st.of("m") if d.axis)
-    rows = PixelRows.of(own_statement(q, n), config)
-    count = 1
-    if rows.extents[-1] <= MAX_JOINED_ROW and not st.residues and rows.are_even(arrays.values()):
-        count = rows.joined(config.threads)
+    made = pointers(st, FORM)
+    values = _tap_values(axes, made.window, config)
+    own = own_statement(q, n)
+    rows = PixelRows.of(own, config)
+    if rows.extents[-1] > MAX_JOINED_ROW or st.residues:
+        return TableOfCall(made, values | _section_values(axes, made.window))
+    images = PixelRows.of(own, config, images=True)
+    results = {name: t for name, t in arrays.items() if name != st.a.name}
+    window = _with_images(st, made.window)
+    if window is not None and images.are_even(results.values()) and (count := images.count_of_all(config.threads)):
+        values |= _joined_values(axes, images.ends(count)[1:], window.taps) | images.values(count, results)
+        return TableOfCall(made._replace(window=window, form=JOINED_FORM), values)
+    count = rows.joined(config.threads) if rows.are_even(arrays.values()) else 1
     if count == 1:
-        made = pointers(st, FORM)
-        return TableOfCall(made, _section_values(axes, made.window))
-    made = pointers(st, JOINED_FORM)
-    values = _joined_values(axes, rows, count, made.window.taps)
-    return TableOfCall(made, values | rows.values(count, arrays))
+        return TableOfCall(made, values | _section_values(axes, made.window))
+    values |= _joined_values(axes, rows.ends(count), made.window.taps) | rows.values(count, arrays)
+    return TableOfCall(made._replace(form=JOINED_FORM), values)
+
+
+def _tap_values(axes: str, window: Window, config: Config) -> dict[str, int]:
+    """Return the values of `tap_bounds` along all ``axes``: of the taps that read a pixel for some output. All taps
+    count if absent pixels add zero points, which the sums of all weights take away again.
+    """
+    found = dict[str, int]()
+    is_whole = bool(config.flip) or config.offsets == "sums"
+    for letter, axis in zip(axes, window.axes):
+        first, past = tap_bounds(letter)
+        found[first.name], found[past.name] = (0, axis.k) if is_whole else axis.present_taps()
+    return found
+
+
+def _with_images(st: Statement, window: Window) -> Window | None:
+    """Return ``window`` with the images of ``st`` as its outermost axis, if there are several small ones."""
+    images = next(d.size for d in st.dims if d.sort == "images")
+    strides = [b.stride for b in st.a.layout.blocks if b.dim == 0]
+    pixels = math.prod(a.o for a in window.axes)
+    is_small = pixels < MAX_JOINED_IMAGE and images * pixels * window.taps <= MAX_JOINED_POINTERS
+    if images == 1 or len(strides) > 1 or len(window.axes) == MAX_AXES or not is_small:
+        return None
+    return Window((Axis(images, images, 1), *window.axes), (strides[0], *window.strides))
 
 
 def _section_values(axes: str, window: Window) -> dict[str, int]:
@@ -82,9 +122,8 @@ def _section_values(axes: str, window: Window) -> dict[str, int]:
     return found
 
 
-def _joined_values(axes: str, rows: PixelRows, count: int, taps: int) -> dict[str, int]:
-    """Return the values of `section_sizes` for a table of all rows, of which ``count`` run as one."""
-    ends = rows.ends(count)
+def _joined_values(axes: str, ends: Sequence[int], taps: int) -> dict[str, int]:
+    """Return the values of `section_sizes` for a table of all rows, which loops with these ``ends`` run along."""
     found: dict[str, int] = {}
     for n, letter in enumerate(axes[:-1]):
         found |= {f"low_{letter}": 0, f"high_{letter}": 1, f"step_{letter}": 0}

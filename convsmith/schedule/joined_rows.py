@@ -77,6 +77,11 @@ class PixelRows(NamedTuple):
 
         return next((x for x in counts if load(x) <= LOAD), min(counts, key=load))
 
+    def count_of_all(self, threads: int) -> int:
+        """Return the number of all rows if they run as one, and 0 if tasks for the ``threads`` need several."""
+        count = self.joined(threads)
+        return count if count == math.prod(self.extents[:-1]) else 0
+
     def ends(self, count: int) -> tuple[int, ...]:
         """Return the extents of the loops over the pixels if ``count`` rows run as one."""
         *outer, width = self.extents

@@ -220,6 +220,15 @@ class Nest:
         return ((self.lane, self.lanes), *((x, self.unit.rows) for x in self.rows), *((x, x.extent) for x in filled))
 
     @property
+    def packed_widths(self) -> tuple[tuple[Loop, int], ...]:
+        """The `widths` of packed operands; the channels of a register tile that fills no whole number of vectors are
+        contiguous.
+        """
+        widths = self.widths
+        is_partial = bool(widths) and self.lane.role == "n" and len(self.lane.dims) == 1 and self.filled < self.lanes
+        return widths[is_partial:]
+
+    @property
     def term_order(self) -> tuple[Loop, ...]:
         """The register tile's loops including the terms, in the order that instructions require."""
         if self.rows:
@@ -313,7 +322,7 @@ class _VectorTiles(NestBuilder):
     ) -> None:
         super().__init__(s, st, loops, config)
         self.unit, self.scalable = unit, scalable
-        self.filled = filled_lanes(st, loops.dims[config.lane], unit)
+        self.filled = filled_lanes(st, loops.dims[config.lane], unit, config.size(config.lane))
         self.role_of_rows = "n" if loops.kinds[config.lane] == "m" else "m"
 
     def nest(self, classes: Sequence[Loop]) -> Nest:

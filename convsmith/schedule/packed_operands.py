@@ -143,7 +143,7 @@ def pack_operands(
         operands = (next(array, name), *_added(st, name), *_beside(st, name))
         if columns := _single_column(st, nest, name):
             options = ((), False, (), columns)
-        packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
+        packed[name] = s.pack(operands, nest.packed_widths, _conversion(st, nest, name, machine), *options)
     for tap, pixel in shared_taps(st, config) if st.a.name in packed else ():
         s.run(share_taps, packed[st.a.name], *(x for name in (tap, pixel) for x in nest.loops if x.of == name))
     return packed

@@ -13,6 +13,7 @@ from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.walk import variables_of
 from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
+from convsmith.passes.clip import clip
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.partition import partition
 from convsmith.passes.pieces import border_name, pieces
@@ -33,12 +34,14 @@ from convsmith.schedule.copies import (
     window_dims,
     window_place,
 )
+from convsmith.schedule.dynamic_table import tap_bounds
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, down_to, names
 from convsmith.schedule.near_copies import NearCopy, near_place, stage_near
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.packed_operands import pack_operands
+from convsmith.schedule.pointers import indirect
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.thread_copies import load_registers, share_operands
 from convsmith.schedule.transposed_copies import TransposedTiles
@@ -250,6 +253,10 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     s.run(partition, (*tiled, *nest.reduce, *vectors, *(written[x] for x in drained)), config.pieces, exact)
     if cut:
         s.run(rebase, nest.lane)
+    if loops.symbolic and indirect(st, config):
+        taps = {d.name: d.axis for d in st.of("k") if d.sort == "taps" and d.size > 1}
+        whole = (x for x in nest.reduce if x.name in taps and not x.is_tiled)
+        s.run(clip, tuple((x.name, *tap_bounds(taps[x.name])) for x in whole))
 
 
 def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> tuple[Copy, TransposedTiles | None]:

@@ -38,11 +38,14 @@ class Registers(NamedTuple):
         return self.needed <= self.available
 
 
-def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape) -> int:
-    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, if it holds several.
+def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape, tile: int = 1) -> int:
+    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, if it holds several, or of a
+    register ``tile`` that is shorter than a vector.
 
     Then all vectors have the same channels at the same places.
     """
+    if 1 < tile < unit.lanes and not unit.dot and dims in [(d.name,) for d in st.of("n")]:
+        return tile
     fused = (n.size for n in st.of("n") for d in st.of("batch") if dims == (d.name, n.name))
     channels = next(fused, unit.lanes)
     return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
@@ -76,7 +79,7 @@ def check_config(
     A register tile that ``may_spill`` may need any number of registers.
     """
     check_words(loops, config, target)
-    lanes = filled_lanes(st, loops.dims[config.lane], unit)
+    lanes = filled_lanes(st, loops.dims[config.lane], unit, config.size(config.lane))
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
     if config.size(config.lane) % lanes and dict(config.tiles_at("register")).get(config.lane):
         raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")

@@ -93,7 +93,7 @@ TABLE, ZERO = make_buffer("a_row", PTR, (3, 2)), make_buffer("a_0", F32, (4,))
 ENTRIES = np.array([ABSENT, 0, 0, 4, 4, 8])
 MMA = next(row for row in PRODUCTS if row.name == "mma_m16n8k8_bf16")
 GROUP_PRODUCT = next(row for row in GROUP_PRODUCTS if row.name == "wgmma_m64n16k16_bf16")
-SIZES = {"n": 3, "s": 2}
+SIZES = {"n": 3, "s": 2, "first": 0}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
