@@ -70,14 +70,17 @@ class _Signals(Rewriter):
     def visit_Block(self, s: Block) -> Stmt:
         out: list[Stmt] = []
         run: list[Stmt] = []
+        left: set[Buffer] = set()
         for n, x in enumerate(s.stmts):
             if isinstance(x, TensorCopy) and x.is_store:
                 run.append(x)
+                left.add(x.src.buffer)
                 continue
             if run:
                 out += [Fence("shared"), *run, Commit("stores")]
                 run = []
-            if self.in_round and not written_in(x).isdisjoint(_leaving(Block(s.stmts[n + 1 :]))):
+            under_way = left | (_leaving(Block(s.stmts[n + 1 :])) if self.in_round else set())
+            if not written_in(x).isdisjoint(under_way):
                 out.append(Wait(0, "stores"))
             out.append(self.stmt(x))
         return block(*out, *([Fence("shared"), *run, Commit("stores")] if run else []))

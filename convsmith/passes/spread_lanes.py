@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from convsmith.arith.ranges import Ranges, interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
@@ -71,11 +72,14 @@ class _SpreadLanes(LoopRewriter):
 
 
 def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[Var, int]) -> list[Stmt]:
-    """Return ``body`` for the elements of a lane; elements that are adjacent along a dim are covered by a loop."""
+    """Return ``body`` for the elements of a lane; elements that are adjacent along a dim are covered by a loop. A nest
+    over a slice of the fragment covers the registers of the slice.
+    """
     layout, lane = operand.layout, Var(LANE)
     places = [
         layout.coordinates(r, lane, e) for r in range(layout.registers) for e in range(layout.elements)
     ]  # fmt: skip
+    places = [at for at in places if _is_within(at, tail, sizes, {lane: (0, layout.lanes - 1)})]
     out: list[Stmt] = []
     start = 0
     while start < len(places):
@@ -90,6 +94,18 @@ def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[
         out.append(wrap(loops, substitute(body, values_at(tail, at, sizes))))
         start += count
     return out
+
+
+def _is_within(at: tuple[Index, ...], tail: tuple[Index, ...], sizes: Mapping[Var, int], ranges: Ranges) -> bool:
+    """Return whether a place of all lanes is in the slice of the coordinates ``tail``, of loops of ``sizes``."""
+    inside = True
+    for x, i in zip(at, tail):
+        (low, high), slice_of = interval(x, ranges), interval(i, {v: (0, n - 1) for v, n in sizes.items()})
+        if high < slice_of[0] or low > slice_of[1]:
+            inside = False
+        elif low < slice_of[0] or high > slice_of[1]:
+            raise ConfigError("fragment", f"spread_lanes: {i} is a slice in which some lanes have no elements")
+    return inside
 
 
 def _run(places: Sequence[tuple[Index, ...]]) -> tuple[tuple[int, ...], int]:
@@ -109,11 +125,11 @@ def _run(places: Sequence[tuple[Index, ...]]) -> tuple[tuple[int, ...], int]:
 def values_at(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var, int]) -> dict[Var, Index]:
     """Return the iterations of the loops of ``sizes`` in which the coordinates ``tail`` are ``at``."""
     values: dict[Var, Index] = {}
-    for i, x in zip(tail, at):
+    for i, x in ((i, x - i.const) for i, x in zip(tail, at)):
         digits = sorted((c, v) for v, c in i.terms)
         whole = 1
         for n, (c, v) in enumerate(digits):
-            if c != whole or not isinstance(v, Var) or i.const or v in values:
+            if c != whole or not isinstance(v, Var) or v in values:
                 loops = ", ".join(map(str, sizes))
                 raise ConfigError("fragment", f"spread_lanes: {i} is no coordinate of loops {loops}")
             whole *= sizes[v]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, floordiv, mod
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import FENCES, THREAD_LOOPS, For, If, Kernel, Stmt, Store, TensorCopy, block
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.value import Load, Select, const
@@ -32,19 +33,29 @@ from convsmith.passes.tensor_copies import drawn_points
 
 
 @record(frozen=True)
-class MappedResult:
-    """The stores of tiles of the array ``name``: their tensor map, and the coordinates of the parts that they store.
+class StoredPart:
+    """The coordinates of the stores of a part of a tile: each store takes the elements of one of the ``pieces``, the
+    innermost coordinates; ``at`` are the remaining coordinates.
+    """
 
-    A store takes the elements of one of the ``pieces``, the innermost coordinates; ``at`` are the remaining
-    coordinates. The loops ``rows`` and ``columns``, outermost first, run over a tile.
+    pieces: tuple[Index, ...]
+    at: tuple[Index, ...]
+
+
+@record(frozen=True)
+class MappedResult:
+    """The stores of tiles of the array ``name`` through a tensor map.
+
+    The loops ``rows`` and ``columns``, outermost first, run over a tile; the iterations of the loop ``cut`` are divided
+    into the ``parts``, which are stored one after the other.
     """
 
     name: str
     map: TensorMap
-    pieces: tuple[Index, ...]
-    at: tuple[Index, ...]
+    parts: tuple[StoredPart, ...]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    cut: str = ""
 
 
 class _StageResults(LoopRewriter):
@@ -73,33 +84,34 @@ class _StageResults(LoopRewriter):
         return self._staged(chain, conj(conditions), s)
 
     def _staged(self, chain: Sequence[For], cond: Cond, s: Store) -> Stmt:
-        """Return the nest that writes a tile to shared memory, and the stores of its pieces."""
-        m, row, column = self.result.map, as_index(0), as_index(0)
-        loops = {x.var.name: x for x in chain}
+        """Return the nests that write the parts of a tile to shared memory, each followed by the stores of its pieces.
+        """
+        m, parts = self.result.map, self.result.parts
         if any(x.lo.terms or x.lo.const or x.hi.terms for x in chain):
             raise ConfigError("tensor-map", f"stage_results: `{s}` is not in loops from 0 over a tile")
-        for name in self.result.rows:
-            row = row * loops[name].hi.const + loops[name].var
-        for name in self.result.columns:
-            column = column * loops[name].hi.const + loops[name].var
-        shape = (len(self.result.pieces), m.rows, m.box[0])
+        lengths = {x.var.name: x.hi.const // (len(parts) if x.var.name == self.result.cut else 1) for x in chain}
+        row, column = (_position(names, lengths) for names in (self.result.rows, self.result.columns))
+        shape = (len(parts[0].pieces), m.rows, m.box[0])
         staged = make_buffer(f"{s.buffer.name}_s", s.buffer.dtype, shape, "shared")
         index = (floordiv(column, m.box[0]), row, mod(column, m.box[0]))
-        self._require_same(chain, cond, s, staged, index)
-        value = s.value
-        if any(isinstance(x, Load) and not x.buffer.in_registers for x in walk(value)):
-            value = Select(cond, value, const(s.buffer.dtype, 0))
-        zero = as_index(0)
-        dst = Load(s.buffer, (zero,) * len(s.buffer.shape), None)
-        stores = [
-            TensorCopy(dst, Load(staged, (as_index(n), zero, zero), None), m, (piece, *self.result.at))
-            for n, piece in enumerate(self.result.pieces)
-        ]
-        return allocate((staged,), block(wrap(chain, Store(staged, index, value)), *stores))
+        own = [For(x.var, x.lo, as_index(lengths[x.var.name]), x.body, x.kind) for x in chain]
+        dst, out = Load(s.buffer, (as_index(0),) * len(s.buffer.shape), None), list[Stmt]()
+        for n, part in enumerate(parts):
+            there = {x.var: x.var + n * lengths[x.var.name] for x in chain if x.var.name == self.result.cut}
+            holds, stored = (substitute(x, there) for x in (cond, s))
+            self._require_same(own, holds, stored, part, staged, index)
+            value = stored.value
+            if any(isinstance(x, Load) and not x.buffer.in_registers for x in walk(value)):
+                value = Select(holds, value, const(s.buffer.dtype, 0))
+            out.append(wrap(own, Store(staged, index, value)))
+            for number, piece in enumerate(part.pieces):
+                src = Load(staged, (as_index(number), as_index(0), as_index(0)), None)
+                out.append(TensorCopy(dst, src, m, (piece, *part.at)))
+        return allocate((staged,), block(*out))
 
     def _require_same(
-        self, chain: Sequence[For], cond: Cond, s: Store, staged: Buffer, index: tuple[Index, ...]
-    ) -> None:
+        self, chain: Sequence[For], cond: Cond, s: Store, part: StoredPart, staged: Buffer, index: tuple[Index, ...]
+    ) -> None:  # fmt: skip
         """Raise ConfigError if the stores of the map write other elements than those of the nest."""
         own: dict[Var, Range] = {x.var: (0, x.hi.const - 1) for x in chain}
         grids = np.meshgrid(*(np.arange(hi + 1) for _, hi in own.values()), indexing="ij")
@@ -113,8 +125,8 @@ class _StageResults(LoopRewriter):
             )
             present = np.broadcast_to(holds(cond, values), (count,))
             places, inside = [], []
-            for piece in self.result.pieces:
-                at = [int(evaluate(i, point)) for i in (piece, *self.result.at)]
+            for piece in part.pieces:
+                at = [int(evaluate(i, point)) for i in (piece, *part.at)]
                 columns = at[0] + np.arange(m.box[0])
                 for first in copied_rows(m, at, ()):
                     inside.append((columns >= 0) & (columns < m.dims[0]) & (first is not None))
@@ -134,12 +146,21 @@ class _StageResults(LoopRewriter):
         return [x for x in self.around if isinstance(x, For)]
 
 
+def _position(names: Sequence[str], lengths: Mapping[str, int]) -> Index:
+    """Return the number of an iteration of nested loops of ``lengths``, outermost first."""
+    number = as_index(0)
+    for name in names:
+        number = number * lengths[name] + Var(name)
+    return number
+
+
 @stages(*LOOPS)
 def stage_results(kernel: Kernel, result: MappedResult) -> Kernel:
     """Write each tile of a result to shared memory, from where a copy engine stores it through its tensor map.
 
-    A store writes no element outside of the tensor, so that the nest over the tile needs no guard. ConfigError if the
-    map stores other elements than the nest.
+    A store writes no element outside of the tensor, so that the nest over the tile needs no guard. A result in several
+    parts has a nest for each, which write to the same memory. ConfigError if the map stores other elements than the
+    nest.
 
     Before::
 

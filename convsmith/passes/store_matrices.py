@@ -14,7 +14,7 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, strided
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.load_matrices import MATRIX_ROWS, are_neighbours
@@ -55,18 +55,23 @@ class _StoreMatrices(ScopedRewriter):
         assert layout is not None
         rank, words = len(operand.shape), operand.layout.registers * operand.layout.elements // layout.elements
         tail = v.index[-rank:]
-        own = [x for x in chain if x.var in tail]
+        own = [x for x in chain if x.var in variables_of(tail[-1]) or x.var in tail]
         sizes = {x.var: int(x.hi) for x in own}
         if any(x.lo is not as_index(0) or not x.hi.is_const for x in chain) or words % layout.registers:
             return None
-        if operand.layout.lanes != layout.lanes or (*sizes,) != tail or tuple(sizes.values()) != operand.shape:
+        if operand.layout.lanes != layout.lanes or len(own) != rank or not (tail[-1] - own[-1].var).is_const:
+            return None
+        elements = (*sizes.values(),)
+        if (*sizes,)[:-1] != tail[:-1] or elements[:-1] != operand.shape[:-1]:
             return None
         lane, unit, width = Var(LANE), Var(_UNIT), row.result.shape[0]
         along = _direction(operand.layout, layout)
         if along is None:
             return None
-        units = words // layout.registers
-        columns = operand.shape[-1] // units
+        columns = operand.shape[-1] * layout.registers // words
+        units = elements[-1] // columns
+        if elements[-1] % columns:
+            return None
         ranges: dict[Var, Range] = dict(self.ranges)
         for x in chain:
             ranges[x.var] = loop_range(x, ranges)
@@ -89,7 +94,7 @@ class _StoreMatrices(ScopedRewriter):
         stored = Invoke(row.name, Load(s.buffer, (first,), strided(width, 1)),
                         (Load(part, start, strided(width, step)),))  # fmt: skip
         last = For(own[-1].var, as_index(0), as_index(columns), s, own[-1].kind)
-        computed = wrap([*own[:-1], last], Store(part, tail, substitute(s.value, place)))
+        computed = wrap([*own[:-1], last], Store(part, (*sizes,), substitute(s.value, place)))
         lanes = For(lane, as_index(0), as_index(layout.lanes), stored, "lane")
         others = [x for x in chain if x not in own and x.kind not in THREAD_LOOPS]
         around = [For(x.var, x.lo, x.hi, x.body, "unrolled") for x in others]

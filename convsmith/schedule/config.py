@@ -96,6 +96,7 @@ class Config:
     rounds: bool
     load_ahead: bool
     teams: int
+    store_parts: int
     register_file: int
     barriers: str
     carry: bool

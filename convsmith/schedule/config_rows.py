@@ -30,8 +30,11 @@ REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardw
 LAYOUTS = ("pad", "swizzle", "fragments")
 """The layouts of copies in shared memory."""
 MAX_BUFFERS = 8
-MAX_TEAMS = 4
 """Maximum number of copies of an operand in shared memory."""
+MAX_TEAMS = 4
+"""Maximum number of teams of warps of a group."""
+MAX_STORE_PARTS = 8
+"""Maximum number of parts in which a tile of a result leaves through shared memory."""
 
 
 @record(frozen=True)
@@ -286,6 +289,13 @@ def _check_teams(config: Config, value: int) -> None:
         raise ConfigError("teams", f"--teams={value}: teams multiply what a copy engine brings: --realise=hardware")
 
 
+def _check_store_parts(config: Config, value: int) -> None:
+    if not 1 <= value <= MAX_STORE_PARTS:
+        raise ConfigError("store-parts", f"--store_parts={value}: expected 1 to {MAX_STORE_PARTS}")
+    if config.realise != "hardware":
+        raise ConfigError("store-parts", f"--store_parts={value}: a copy engine stores parts: --realise=hardware")
+
+
 def _check_flip(config: Config, value: Names) -> None:
     if config.offsets != "sums":
         raise ConfigError("offsets", f"--flip={','.join(value)} needs --offsets=sums")
@@ -433,6 +443,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _row("teams", _NUMBER, "2", """teams of warps of a group, each of which multiplies a tile of its own in turn, and
         stores it while the next team multiplies; needs `--realise=hardware`""", machines="groups",
         check=_check_teams),
+    _row("store_parts", _NUMBER, "2", """parts of equally many columns in which a tile of a result of `--shared=` leaves
+        through shared memory, one after the other, so that there is room for one of them; needs
+        `--realise=hardware`""", machines="groups", check=_check_store_parts),
     _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
         usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later

@@ -12,7 +12,7 @@ from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import dtype
 from convsmith.machine.device_costs import CopyEngine
-from convsmith.passes.stage_results import MappedResult
+from convsmith.passes.stage_results import MappedResult, StoredPart
 from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop
 from convsmith.statement.statement import Statement, View
@@ -50,12 +50,21 @@ def result_flaw(st: Statement, loops: Sequence[Loop], engine: CopyEngine) -> Con
     return None
 
 
-def stored_result(st: Statement, tiled: GroupTile, engine: CopyEngine) -> MappedResult | ConfigError:
-    """Return the stores of the tiles of a result, or the error, which names it, if no tensor map stores them."""
+def stored_result(
+    st: Statement, tiled: GroupTile, engine: CopyEngine, parts: int = 1
+) -> MappedResult | ConfigError:  # fmt: skip
+    """Return the stores of the tiles of a result in so many ``parts`` of their columns, or the error, which names it,
+    if no tensor map stores them.
+    """
     view, nbytes = st.c, dtype(st.c.dtype).bytes
     row, column, _ = tiled.inner
     if tiled.parts:
         return _refuse(view, "is added up by groups")
+    cut = next((x for x in (tiled.fragments, column) if not x.extent % parts and x.extent >= parts), None)
+    if cut is None:
+        return ConfigError(
+            "store-parts", f"--store_parts={parts}: legal are divisors of {column.extent}, the columns of a product"
+        )
     flaw = result_flaw(st, (row, column), engine)
     if flaw is not None:
         return flaw
@@ -64,7 +73,7 @@ def stored_result(st: Statement, tiled: GroupTile, engine: CopyEngine) -> Mapped
     starts = {x.of: as_index(0) for x in tiled.grid}
     for x in tiled.grid:
         starts[x.of] += Var(x.name) * x.tile
-    own = {row.of: tiled.warps.extent * row.extent, column.of: tiled.fragments.extent * column.extent}
+    own = {row.of: tiled.warps.extent * row.extent, column.of: tiled.fragments.extent * column.extent // parts}
     dims: dict[str, tuple[str, ...]] = {x.of: x.dims for x in (*tiled.grid, row, column)}
     steps: dict[str, _Step] = {}
     for of, names in dims.items():
@@ -75,14 +84,16 @@ def stored_result(st: Statement, tiled: GroupTile, engine: CopyEngine) -> Mapped
         stride = strides[moving[-1]] if moving else 0
         steps[of] = _Step(count, stride, own.get(of, 1), starts.get(of, as_index(0)))
     sides = ((tiled.fragments, column), (tiled.warps, row))
-    return _mapped(view, sides if strides.get(column.dims[-1]) == 1 else sides[::-1], steps, engine, nbytes)
+    sides = sides if strides.get(column.dims[-1]) == 1 else sides[::-1]
+    return _mapped(view, sides, steps, engine, nbytes, (cut, parts))
 
 
 def _mapped(
-    view: View, sides: Sequence[tuple[Loop, Loop]], steps: Mapping[str, _Step], engine: CopyEngine, nbytes: int
-) -> MappedResult | ConfigError:
+    view: View, sides: Sequence[tuple[Loop, Loop]], steps: Mapping[str, _Step], engine: CopyEngine, nbytes: int,
+    cut: tuple[Loop, int],
+) -> MappedResult | ConfigError:  # fmt: skip
     """Return the stores through a map with these dims; the first of the two ``sides`` of a tile, each of two loops, has
-    neighbours in memory.
+    neighbours in memory. A loop is ``cut`` into so many parts, to one of which the dim of its step belongs.
     """
     nearest, across = sides
     near = nearest[1].of
@@ -92,9 +103,9 @@ def _mapped(
         return _refuse(view, f"needs rows of {columns.box * nbytes} bytes, no multiple of {engine.widths[-1]}")
     reach = max(x.stride * x.size for x in steps.values())
     reach = -(-reach // engine.alignment) * engine.alignment
-    others = [x._replace(stride=x.stride or reach) for of, x in steps.items() if of != near]
-    others = [x for x in others if x.size > 1 or x.box > 1]
-    others.sort(key=lambda x: x.stride)
+    dims = [(of, x._replace(stride=x.stride or reach)) for of, x in steps.items() if of != near]
+    dims = sorted((x for x in dims if x[1].size > 1 or x[1].box > 1), key=lambda x: x[1].stride)
+    others = [x for _, x in dims]
     if len(others) + 1 > engine.dims:
         return _refuse(view, f"needs a map of {len(others) + 1} dims, at most {engine.dims}")
     if max(x.box for x in others) > engine.box:
@@ -103,9 +114,15 @@ def _mapped(
         (columns.size, *(x.size for x in others)), (1, *(x.stride for x in others)),
         (width, *(x.box for x in others)),
     )  # fmt: skip
-    pieces = tuple(columns.start + n * width for n in range(columns.box // width))
-    at = tuple(x.start for x in others)
-    return MappedResult(view.array, made, pieces, at, _names(*across), _names(*nearest))
+
+    def part(number: int) -> StoredPart:
+        first, *at = (x.start + (number * x.box if of == cut[0].of else 0) for of, x in ((near, columns), *dims))
+        return StoredPart(tuple(first + n * width for n in range(columns.box // width)), tuple(at))
+
+    loop, parts = cut
+    return MappedResult(
+        view.array, made, tuple(map(part, range(parts))), _names(*across), _names(*nearest), loop.name
+    )  # fmt: skip
 
 
 def _names(*loops: Loop) -> tuple[str, ...]:

@@ -348,10 +348,15 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
                 "cluster", f"--shared={name}: tiles of groups of a cluster are not stored by the engine; legal is "
                 f"either --cluster= or {name} in --shared=",
             )  # fmt: skip
-        leaving = stored_result(found.st, group_tile(nest), engine)
+        leaving = stored_result(found.st, group_tile(nest), engine, config.store_parts)
         if isinstance(leaving, ConfigError):
             return leaving
-        stored, shared[name] = leaving, leaving.map.size * len(leaving.pieces) * dtype(found.st.c.dtype).bytes
+        stored, shared[name] = leaving, leaving.map.size * len(leaving.parts[0].pieces) * dtype(found.st.c.dtype).bytes
+    elif config.store_parts > 1:
+        return ConfigError(
+            "store-parts", f"--store_parts={config.store_parts}: {name} leaves from registers; legal is {name} in "
+            "--shared=, or --store_parts=1",
+        )  # fmt: skip
     taken = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
     taken["barriers"] = barrier_bytes(config.buffers, config.teams)
     if (flaw := limit_flaw(machine, nest, taken)) is not None:

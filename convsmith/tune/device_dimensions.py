@@ -28,6 +28,7 @@ from convsmith.statement.parts import splits_of_loops, splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import fused_loops, neighbours_of, split_loops
+from convsmith.tune.stored_results import STORE_PARTS
 from convsmith.tune.teams import TEAMS
 
 __all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
@@ -210,17 +211,19 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 
 def _clusters(at: DevicePoint) -> Iterator[Changes]:
     """Yield the clusters of groups that share rows or columns, of as many groups as copies reach, and none. Groups that
-    are in no cluster may store their results through shared memory, or have teams of warps that take turns.
+    are in no cluster may store their results through shared memory, whole or in parts, or have teams of warps that take
+    turns.
     """
     if at.nest is None:
         return
     result = at.statement.c.name
     factors = tuple(n for n in at.config.staged("shared") if n != result)
-    yield from (dict(cluster=(), shared=shared, teams=1) for shared in (factors, (*factors, result)))
-    yield dict(cluster=(), resident=(), shared=factors, teams=TEAMS)
+    yield dict(cluster=(), shared=factors, teams=1, store_parts=1)
+    yield from (dict(cluster=(), shared=(*factors, result), teams=1, store_parts=n) for n in (1, *STORE_PARTS))
+    yield dict(cluster=(), resident=(), shared=factors, teams=TEAMS, store_parts=1)
     for loop, groups in product((at.nest.rows, at.nest.columns), engine_of(at.machine).clusters):
         if groups * at.config.group_size(loop) <= at.loops.extents[loop]:
-            yield dict(cluster=((loop, groups),), shared=factors, teams=1)
+            yield dict(cluster=((loop, groups),), shared=factors, teams=1, store_parts=1)
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:

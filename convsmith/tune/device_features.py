@@ -226,8 +226,8 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
     they wait for each other's slots. The small tiles of teams are bound by the port of shared memory, at which reads
     and copies meet. An operand that is resident is copied for the first tile of a group alone. The engine stores a
-    result that leaves through shared memory during the steps of the next tile, and a team of warps stores its result
-    during the steps of the next team.
+    result that leaves through shared memory during the steps of the next tile, or the last part of one that leaves in
+    parts, before which nothing else runs; and a team of warps stores its result during the steps of the next team.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -256,8 +256,10 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     is_staged = st.c.name in x.config.staged("shared")
     if not is_staged and x.config.teams == 1:
         return Section(steps, step, overlap=inf), Section(tiles, (("write-back", (("engine_result", sums),)),))
-    beside = ("stores", (("engine_result", sums * (tiles - 1) / steps),))
-    staged, last = (("write-back", ((name, sums),)) for name in ("engine_staged", "engine_result"))
+    left = sums / x.config.store_parts
+    beside = ("stores", (("engine_result", left * (tiles - 1) / steps),))
+    staged = ("write-back", (("engine_staged", sums), ("engine_result", sums - left)))
+    last = ("write-back", (("engine_result", left),))
     return Section(steps, (*step, beside), overlap=inf), Section(tiles * is_staged, (staged,)), Section(1, (last,))
 
 
@@ -280,7 +282,7 @@ def residing(x: EngineTile, st: Statement, machine: Machine) -> int:
     lines = height * x.config.buffers + width * (int(x.steps) if x.config.staged("resident") else x.config.buffers)
     shared = lines * x.terms * dtype(st.a.factor).bytes + engine.reserved
     if st.c.name in x.config.staged("shared"):
-        shared += height * width * dtype(st.c.dtype).bytes
+        shared += height * width // x.config.store_parts * dtype(st.c.dtype).bytes
     registers = threads * (width // 2 + engine.addresses)
     return max(min(units.shared // shared, units.threads // threads, units.registers // registers), 1)
 

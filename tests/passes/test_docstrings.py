@@ -45,7 +45,7 @@ from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
 from convsmith.machine.nvidia.matrix_stores import MATRIX_STORES
 from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.passes.buffer_layouts import RotatedRows
-from convsmith.passes.stage_results import MappedResult
+from convsmith.passes.stage_results import MappedResult, StoredPart
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
@@ -112,7 +112,8 @@ NAMES = {
     "ROTATED": RotatedRows(2),
     "MAPS": (MappedCopy("s", TensorMap((8, 5), (1, 8), (4, 4)), (as_index(4),), (Var("i") * 4,)),),
     "RESULT": MappedResult(
-        "c", TensorMap((4, 5), (1, 4), (2, 2)), (as_index(0), as_index(2)), (Var("i") * 2,), ("x",), ("y",)
+        "c", TensorMap((4, 5), (1, 4), (2, 2)), (StoredPart((as_index(0), as_index(2)), (Var("i") * 2,)),), ("x",),
+        ("y",),
     ),
     "GROUP_PRODUCT": GROUP_PRODUCT,
     "STORES": MATRIX_STORES,

@@ -227,6 +227,28 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
         "--shared=src,diff_dst,diff_wei --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn",
     ),
+    "stored tiles in two parts": (
+        f"{LAST} --dt=bf16 mb1ic32ih13oc136oh13kh1",
+        _stored(forward(128, n=128, k=32, slots=2, row="wgmma_m64n128k16_bf16")) + " --store_parts=2",
+    ),
+    "stored tiles in four parts, groups and post-ops": (
+        "--dir=FWD_B --stag=axb --wtag=abxc --dtag=axb --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 "
+        "g2mb1ic32ih5iw4oc128oh5ow4kh1kw1ph0pw0",
+        _stored(forward(n=64, k=16, row="wgmma_m64n64k16_f16")) + " --store_parts=4",
+    ),
+    "stored tiles of f32 in two parts": (
+        f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc40oh5kh1",
+        _stored(forward(n=32, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
+    ),
+    "stored tiles in two parts, of two products": (
+        f"{LAST} --dt=bf16 mb1ic32ih9oc72oh9kh1",
+        _stored(forward(n=64, k=32, slots=2, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
+    ),
+    "stored tiles in two parts, backward by weights": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
+        "--shared=src,diff_dst,diff_wei --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn --store_parts=2",
+    ),
     "channels in parts": (f"{LAST} --dt=bf16 mb1ic256ih5oc24oh5kh3ph1", forward() + " --split=ic:4"),
     "taps in parts": (f"{LAST} --dt=f16 mb1ic64ih5iw4oc24oh5ow4kh3kw3ph1pw1",
                       forward(row="wgmma_m64n16k16_f16") + " --split=kw:3"),

@@ -25,7 +25,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from ptx.hopper_configs import KINDS
+from ptx.hopper_configs import KINDS, forward
 from ptx.sass import disassembly, hot_loop, products_behind_barriers, roots, skip_without
 from ptx.tensor_kinds import AMPERE, VOLTA
 from ptx.test_convolutions import made
@@ -44,6 +44,7 @@ TENSOR_LAYERS = {
 HOPPER = {
     "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih14oc256oh14kh3ph1",
     "tensor-copies-wide": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic512ih14oc512oh14kh3ph1",
+    "tensor-copies-parts": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
     "tensor-copies-teams": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
     "tensor-copies-96": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic96ih28oc96oh28kh3ph1",
     "tensor-copies-tf32": "--stag=axb --wtag=axb --dtag=axb --accuracy=any mb32ic256ih28oc256oh28kh3ph1",
@@ -51,6 +52,11 @@ HOPPER = {
     "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
 }
 """Layers of which the copy engine of sm_90a brings the operands."""
+WORDS = {
+    "tensor-copies-teams": "--pack= --realise=hardware --teams=2 "
+    + forward(128, n=128, slots=7, row="wgmma_m64n128k16_bf16"),
+}
+"""Configs other than the default one, by the names of texts."""
 FEW_CHANNELS = {
     "depthwise": "--stag=axb --dtag=axb --dt=bf16 g96mb32ic96ih56oc96oh56kh7ph3",
     "few-a-group": "--stag=axb --dtag=axb --dt=bf16 --accuracy=strict g32mb32ic128ih56oc128oh56kh3ph1",
@@ -134,7 +140,7 @@ def test_the_opcodes_of_a_hot_loop(
     name: str, level: str, line: str, product: str, request: pytest.FixtureRequest
 ) -> None:
     skip_without(level)
-    artifact = made(line, "", level)
+    artifact = made(line, WORDS.get(name, ""), level)
     assembled, symbol = assemble_ptx(artifact.notes["ptx"], level), artifact.entries["main"].symbol
     use = assembled.uses[symbol]
     counts = hot_loop(disassembly(assembled.cubin)[symbol], product)

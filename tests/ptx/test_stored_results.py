@@ -23,7 +23,7 @@ from convsmith.ir.tensor_map import TensorMap
 from convsmith.machine.nvidia.matrix_stores import MATRIX_STORES
 from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
-from convsmith.passes.stage_results import MappedResult, stage_results
+from convsmith.passes.stage_results import MappedResult, StoredPart, stage_results
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
@@ -60,44 +60,55 @@ LINE = f"{LAST} --dt=bf16 mb1ic16iw130oc16ow130kw1"
 WORDS = forward(k=16, slots=2).replace("mb+oh,mb_oh+ow", "mb+ow").replace("mb_oh_ow", "mb_ow").replace("kh,kw", "kw")
 WORDS = WORDS.replace("--shared=src,wei", "--shared=src,wei,dst")
 """Three tiles of two groups, the last one with two pixels."""
+IN_PARTS = f"{LAST} --dt=bf16 mb1ic16iw130oc32ow130kw1", WORDS.replace("n16", "n32").replace("oc:16", "oc:32")
+"""The same tiles with twice the columns, one half of which leaves before the other."""
+CASES = {1: (LINE, WORDS), 2: (IN_PARTS[0], f"{IN_PARTS[1]} --store_parts=2")}
+"""Problems and words of configs, by the number of parts of a result."""
 
 
-def made() -> Plan:
+def made(parts: int) -> Plan:
     machine = target(LEVEL)
     assert machine.device is not None
     units = replace(machine.device.units, count=2, shared=1)
     few = replace(machine, device=replace(machine.device, units=units))
-    return plan_for(parse_problem(LINE), Config.parse(f"--target={LEVEL} --pack= --realise=hardware {WORDS}"), few)
+    line, words = CASES[parts]
+    return plan_for(parse_problem(line), Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}"), few)
 
 
 @cache
-def text() -> str:
+def text(parts: int) -> str:
     """Return the text of the kernel after all rewrites."""
     with interning():
-        return str(run_steps(made().naive(), made().pipeline)) + "\n"
+        return str(run_steps(made(parts).naive(), made(parts).pipeline)) + "\n"
 
 
-def interpret(kernel: str) -> None:
+def interpret(kernel: str, parts: int) -> None:
     with interning():
-        plan = made()
+        plan = made(parts)
         DeviceOracle(plan, plan.machine).check(parse_kernel(kernel))
 
 
-def test_the_statements_order_the_stores() -> None:
-    interpret(text())
+@pytest.mark.parametrize("parts", CASES)
+def test_the_statements_order_the_stores(parts: int) -> None:
+    interpret(text(parts), parts)
+
+
+WRITTEN, ENDED = "written while it is stored to a tensor", "before it waits for its stores"
+UNFENCED = "no fence of shared memory orders it"
 
 
 @pytest.mark.parametrize(
-    ("line", "number", "message"),
-    [("wait 0 stores", 0, "written while it is stored to a tensor"),
-     ("wait 0 stores", 1, "before it waits for its stores"), ("fence shared", 0, "no fence of shared memory orders it"),
-     ("commit stores", 0, "before it waits for its stores|written")],
+    ("parts", "line", "number", "message"),
+    [(1, "wait 0 stores", 0, WRITTEN), (1, "wait 0 stores", 1, ENDED), (1, "fence shared", 0, UNFENCED),
+     (1, "commit stores", 0, f"{ENDED}|written"), (2, "wait 0 stores", 0, WRITTEN), (2, "wait 0 stores", 1, WRITTEN),
+     (2, "wait 0 stores", 2, ENDED), (2, "fence shared", 0, UNFENCED), (2, "fence shared", 1, UNFENCED),
+     (2, "commit stores", 0, WRITTEN), (2, "commit stores", 1, f"{ENDED}|written")],
 )  # fmt: skip
-def test_a_statement_that_is_left_out_is_missed(line: str, number: int, message: str) -> None:
-    lines = text().splitlines(keepends=True)
+def test_a_statement_that_is_left_out_is_missed(parts: int, line: str, number: int, message: str) -> None:
+    lines = text(parts).splitlines(keepends=True)
     place = [n for n, x in enumerate(lines) if x.strip() == line][number]
     with pytest.raises(InterpError, match=message):
-        interpret("".join(lines[:place] + lines[place + 1 :]))
+        interpret("".join(lines[:place] + lines[place + 1 :]), parts)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +123,23 @@ def test_an_instruction_that_is_left_out_is_missed(pattern: str, message: str) -
     ptx, found = re.subn(pattern, "", artifact.notes["ptx"])
     assert found
     check_raises(replace(artifact, notes={**artifact.notes, "ptx": ptx}), KINDS["stored tiles"][0], message)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "places"),
+    [(r"fence\.proxy\.async\S*;", (0, 1)), (r"bar\.sync\s+1, 256;", (0, 1, 2, 3)),
+     (r"cp\.async\.bulk\.wait_group\.read\s+0;", (0, 1, 2)), (r"cp\.async\.bulk\.commit_group;", (0, 1))],
+)  # fmt: skip
+def test_each_instruction_between_parts_is_missed(pattern: str, places: tuple[int, ...]) -> None:
+    """A part may not be written before the engine has read the one before it, nor stored before all warps wrote it."""
+    kind = "stored tiles in two parts"
+    artifact = resident(kind, 2)
+    ptx = artifact.notes["ptx"]
+    found = [*re.finditer(pattern, ptx)]
+    assert len(found) in (len(places), len(places) + 1)  # at the end, one thread alone waits for the last store
+    for x in (found[n] for n in places):
+        left_out = replace(artifact, notes={**artifact.notes, "ptx": ptx[: x.start()] + ptx[x.end() :]})
+        check_raises(left_out, KINDS[kind][0], "while an asynchronous|still read|without a barrier|no fence")
 
 
 def test_rows_that_are_not_swizzled_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +160,23 @@ def test_a_map_of_other_elements_is_refused() -> None:
 """
     with interning(), pytest.raises(ConfigError, match="the map of c stores other elements than its nest at"):
         made = TensorMap((4, 5), (1, 4), (4, 2))
-        stage_results(parse_kernel(kernel), MappedResult("c", made, (as_index(0),), (Var("i") * 3,), ("x",), ("y",)))
+        part = StoredPart((as_index(0),), (Var("i") * 3,))
+        stage_results(parse_kernel(kernel), MappedResult("c", made, (part,), ("x",), ("y",)))
+
+
+def test_parts_of_other_elements_are_refused() -> None:
+    """Both parts of a row are stored to its first half."""
+    kernel = """kernel k(a: f32[5], c: f32[5, 8])
+  for i in 0 .. 5:
+    for y in 0 .. 8:
+      c[i, y] = a[i]
+"""
+    with interning():
+        first, other = (StoredPart((as_index(n),), (Var("i"),)) for n in (0, 4))
+        made = TensorMap((8, 5), (1, 8), (4, 1))
+        stage_results(parse_kernel(kernel), MappedResult("c", made, (first, other), (), ("y",), "y"))
+        with pytest.raises(ConfigError, match="the map of c stores other elements than its nest at"):
+            stage_results(parse_kernel(kernel), MappedResult("c", made, (first, first), (), ("y",), "y"))
 
 
 # -- configs
@@ -145,6 +189,8 @@ def test_a_map_of_other_elements_is_refused() -> None:
          "rows of 16 bytes"),
         (f"{LAST} --dt=bf16 mb1ic256ih5oc16oh5kh1", forward() + " --split=ic:2", "legal are src, wei, part_sums"),
         (f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1", forward() + " --cluster=oc:2", "either --cluster= or dst"),
+        (f"{LAST} --dt=bf16 mb2ic64ih8oc16oh8kh1", forward() + " --store_parts=2", "rows of 16 bytes"),
+        (f"{LAST} --dt=bf16 mb2ic64ih8oc16oh8kh1", forward() + " --store_parts=3", "divisors of 16"),
         (f"{LAST} --dt=f32:bf16:bf16 --dir=BWD_D mb3ic16ih12oc32oh6kh3ph1sh2",
          KINDS["backward by data, a stride and one tap"][1].replace("wei", "wei,diff_src"), "not evenly apart"),
         (f"--deconv {LAST} --dt=s8:s8:s32 mb1ic64iw7oc16ow17kw3sw2dw1",
@@ -164,15 +210,17 @@ def test_stores_of_matrices_take_few_instructions() -> None:
     skip_without(LEVEL)
     words = forward(128, n=256, slots=2, row="wgmma_m64n256k16_bf16")
     line = f"{LAST} --dt=bf16 mb32ic64ih56oc256oh56kh1ph0"
-    counts = []
-    for x in (words, words.replace("--shared=src,wei", "--shared=src,wei,dst")):
+    counts, stored = [], words.replace("--shared=src,wei", "--shared=src,wei,dst")
+    for x in (words, stored, f"{stored} --store_parts=2"):
         made = assemble_ptx(compiled(line, x).notes["ptx"], LEVEL)
         (use,), (code,) = made.uses.values(), disassembly(made.cubin).values()
         assert not made.warnings and use.spilled == 0 and use.registers <= 168
         counts.append(roots(code))
-    direct, staged = counts
+    direct, staged, halves = counts
     assert (staged["STSM"], staged["UTMASTG"], staged["STG"], staged["SHFL"], staged["SEL"]) == (16, 4, 0, 0, 0)
     assert direct["SHFL"] + direct["SEL"] == 256 and staged.total() < direct.total() - 150
+    assert (halves["STSM"], halves["UTMASTG"], halves["BAR"]) == (16, 4, staged["BAR"] + 2)
+    assert halves.total() < staged.total() + 40
     assert staged["R2UR"] <= direct["R2UR"]  # places of products stay in registers of the warp
 
 

@@ -195,6 +195,7 @@ def test_the_model_takes_teams_where_products_hide_the_stores(
     shape: str, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("convsmith.tune.teams.TEAMED", 1.0)
+    monkeypatch.setattr("convsmith.tune.stored_results.IN_PARTS", 0.0)
     assert default_teams(shape) == teams
 
 

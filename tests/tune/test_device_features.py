@@ -107,6 +107,20 @@ def test_teams_store_beside_steps_and_share_the_port_of_shared_memory() -> None:
     assert [x.times for x in alone[1:]] == [2] and [x.times for x in teams[1:]] == [0, 1]
 
 
+@pytest.mark.parametrize("parts", (1, 2, 4))
+def test_the_last_part_of_a_result_leaves_beside_steps(parts: int) -> None:
+    """Of two tiles of 128 x 128, the first one's last part leaves during the 16 steps of the second."""
+    machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))
+    row = next(row for row in machine.instructions if row.name == "wgmma_m64n128k16_bf16")
+    config = Config("sm_90a", "oc", buffers=4, instruction=row.name, realise="hardware", store_parts=parts,
+                    shared=("src", "wei", "dst"), group=(("ow", 128), ("oc", 128), ("ic", 64)))  # fmt: skip
+    found = engine_features(EngineTile(config, row, (128, 128), 264, 1, 16, 64), st, machine)
+    stores = [x.times * sum(n for _, events in x.causes for name, n in events if name == "engine_result")
+              for x in found]  # fmt: skip
+    sums = 128 * 128
+    assert stores == [sums // parts, 2 * (sums - sums // parts), sums // parts]
+
+
 def test_groups_of_a_cluster_read_shared_rows_once() -> None:
     """A pair along rows shares the weights, one along columns the pixels: of 64 and 128 rows, half of those remain."""
     machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))
