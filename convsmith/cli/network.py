@@ -14,6 +14,7 @@ from convsmith.cli.group import CommandGroup
 from convsmith.cli.models import ModelInputs, input_option, is_model, shapes_of
 from convsmith.cli.output import error_line, note, progress
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.files import whole_file
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.diag.settings import MAX_THREADS, settings
@@ -90,7 +91,7 @@ def run(
         note(f"{printable(name)}: {y.dtype} {' x '.join(map(str, y.shape))}, {numbers}")
     if output is not None:
         try:
-            with open(output, "wb") as file:
+            with whole_file(output) as file:
                 np.savez(file, allow_pickle=False, **results)
         except OSError as error:
             raise UsageError(f"--output={output}: cannot be written: {error.strerror}", code="bad-file") from None

@@ -9,13 +9,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Protocol, TextIO
 
 import click
 
 from convsmith.cli.table import Column, FittedTable, fitted
 from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError, UsageError
+from convsmith.diag.files import whole_file
 from convsmith.diag.printable import LINES, printable
 
 __all__ = [
@@ -66,7 +66,8 @@ def write_file(name: str, text: str, option: str = "") -> None:
         note(text)
         return
     try:
-        Path(name).write_text(text + "\n", encoding="utf-8")
+        with whole_file(name) as file:
+            file.write(f"{text}\n".encode())
     except OSError as error:
         raise UsageError(f"{option}{name}: cannot be written: {error.strerror}", code="bad-file") from None
 

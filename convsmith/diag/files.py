@@ -1,17 +1,19 @@
-"""Files that other users may have written or may change: bounded reads, owners and modes."""
+"""Files that other users may have written or may change: bounded reads, owners and modes; files that are replaced."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from convsmith.diag.errors import UsageError
 
 __all__ = [
-    "MAX_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "writable_by_others",
+    "MAX_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "whole_file",
+    "writable_by_others",
 ]  # fmt: skip
 
 MAX_TEXT = 1 << 26
@@ -43,6 +45,36 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         file.close()
         raise _unfit(path, "is no regular file")
     return file
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a new file, which takes the place of the regular file `path` at the end of the ``with`` block.
+
+    A failure leaves the old file as it is, and those who have mapped it keep its content. What is no regular file, or
+    stands in a directory that takes no new file, is written in place. OSError if it cannot be written.
+    """
+    place = os.path.realpath(path)
+    before = os.stat(place) if os.path.exists(place) else None
+    temporary = os.path.join(os.path.dirname(place), f".{os.urandom(12).hex()}.tmp")
+    made = None
+    if before is None or stat.S_ISREG(before.st_mode):
+        with suppress(OSError):
+            made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    if made is None:
+        with open(path, "wb") as file:
+            yield file
+        return
+    try:
+        with open(made, "wb") as file:
+            if before is not None:
+                os.fchmod(made, stat.S_IMODE(before.st_mode))
+            yield file
+        os.replace(temporary, place)
+    except BaseException:
+        with suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def read_stream(file: BinaryIO, name: str, most: int) -> bytes:

@@ -22,7 +22,7 @@ import numpy as np
 from convsmith.codegen.artifact import Artifact
 from convsmith.codegen.decode import decoder, encoded
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.diag.files import open_regular
+from convsmith.diag.files import open_regular, whole_file
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.network.image import (
@@ -101,7 +101,7 @@ def save_images(images: Sequence[NetworkImage], form: NetworkForm, path: str | o
     start = b"".join((_MAGIC, len(text).to_bytes(8, "little"), text))
     whole = b"".join((start, hashlib.sha256(b"".join((start, *code))).digest(), *code))
     try:
-        with open(path, "wb") as file:
+        with whole_file(path) as file:
             file.write(whole)
             file.write(bytes(-len(whole) % _PAGE))
             file.write(largest.tobytes())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.files import whole_file
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.onnx.calibration import ByteCode, calibrated
@@ -58,7 +59,7 @@ class QuantizedModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file. UsageError if it cannot be written."""
         try:
-            with open(path, "wb") as file:
+            with whole_file(path) as file:
                 file.write(self.model.SerializeToString())
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.files import whole_file
 from convsmith.diag.printable import LINES, printable
 
 __all__ = ["check_page", "render", "write_page"]
@@ -57,6 +58,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 def write_page(file: str | Path, text: str) -> None:
     """Write the page `text` to `file`. UsageError if that fails."""
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        with whole_file(file) as page:
+            page.write(text.encode())
     except OSError as error:
         raise UsageError(f"html={file}: cannot be written: {error.strerror}", code="bad-file") from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
-from convsmith.diag.files import open_regular
+from convsmith.diag.files import open_regular, whole_file
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.array_file import UNREADABLE
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
@@ -111,7 +111,7 @@ class Packed:
         parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
         arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
-        with open(_path(path), "wb") as file:
+        with whole_file(_path(path)) as file:
             np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, **arrays)
 
     @staticmethod

@@ -23,6 +23,15 @@ from onnx_networks import residual_net
 import convsmith as cs
 from convsmith.network.file import load_image, save_image
 
+_SAVED = """
+import sys
+import numpy as np
+import convsmith as cs
+net, x = cs.load(sys.argv[1]), np.ones((1, 3, 32, 32), np.float32)
+before = net(x)
+net.save(sys.argv[1])
+assert np.array_equal(net(x), before) and np.array_equal(cs.load(sys.argv[1])(x), before)
+"""
 _LOAD = """
 import sys
 import numpy as np
@@ -185,3 +194,9 @@ def test_files_that_cannot_be_read_or_written(net: cs.Network, tmp_path: Path) -
             cs.load(path)
     with pytest.raises(cs.UsageError, match="cannot be written"):
         net.save(tmp_path / "no" / "net.cs")
+
+
+def test_a_network_is_saved_to_the_file_that_it_was_loaded_from(tmp_path: Path) -> None:
+    """Its weights are read from that file, whose content a process that has mapped it keeps."""
+    cs.onnx.compile(residual_net(32), {"x": (1, 3, 32, 32)}, threads=1).save(tmp_path / "own.net")
+    subprocess.run([sys.executable, "-c", _SAVED, tmp_path / "own.net"], check=True)
