@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.measure.roofline import Roofline, bytes_of_arrays, rate_unit, roofline
 from convsmith.page.nest_view import planned_nest
+from convsmith.passes.manager import Step
 from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -71,16 +73,10 @@ def _lines(kernel: Inspected) -> list[Line]:
         page = [(_VERDICT, "nothing bounds it: an array has no elements"), *_problem(problem)]
         page.append(("result", "an array has no elements: nothing is compiled or multiplied"))
         return page
-    root, recorder = dump_root(), Recorder()
-    instruments: list[Recorder | Dump] = [recorder]
-    dump = _dump(problem, str(config)) if root is not None else None
-    if dump is not None:
-        instruments.append(dump)
-    target = kernel.target
+    recorder, files, target = Recorder(), _DumpedFiles(problem, str(config)), kernel.target
     with faults(repro("explain", problem, str(config))), kernel.planned() as plan:
-        low = lower(plan, instruments)
-        if dump is not None:
-            dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+        low = lower(plan, [recorder, files])
+        files.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
         roof = _roof(kernel)
         page = [
             (_VERDICT, _verdict(kernel, low, roof)), *_problem(problem), *_sizes(kernel, low),
@@ -89,10 +85,7 @@ def _lines(kernel: Inspected) -> list[Line]:
             *_work(problem, target), *_roofline(kernel, roof), *_machine_code(kernel.artifact),
             *_notes(kernel, plan, low),
         ]  # fmt: skip
-    if dump is None:
-        page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
-    else:
-        page.append(("files", f"{dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"))
+    page.append(("files", files.text))
     return page
 
 
@@ -370,12 +363,35 @@ def _copies(plan: Plan, low: Lowered) -> bool:
     return low.scratch > 0 and any(is_copied(k.statement, k.config) for k in plan.kernels)
 
 
-def _dump(problem: Problem, config: str) -> Dump | None:
-    root = dump_root()
-    try:
-        return Dump(dump_directory(root, problem, config)) if root is not None else None
-    except UsageError:
-        return None
+class _DumpedFiles:
+    """An instrument that writes the files of a kernel; `text` says where they are, or why there are none."""
+
+    def __init__(self, problem: Problem, config: str) -> None:
+        self.text = "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"
+        self._dump: Dump | None = None
+        if (root := dump_root()) is not None:
+            with self._noting():
+                self._dump = Dump(dump_directory(root, problem, config))
+                self.text = f"{self._dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"
+
+    def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
+        with self._noting():
+            if self._dump is not None:
+                self._dump.after(number, step, kernel, seconds, changed)
+
+    def finish(self, llvm: str, assembly: str) -> None:
+        """Write the list of passes, the LLVM text and the assembly."""
+        with self._noting():
+            if self._dump is not None:
+                self._dump.finish(llvm, assembly)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Write no further file after one that cannot be written."""
+        try:
+            yield
+        except UsageError as error:
+            self._dump, self.text = None, f"none: {error.message}"
 
 
 def _layout(lines: Sequence[Line]) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import convsmith as cs
+from convsmith.compiler.instruments import dump_directory
+from convsmith.diag.settings import settings
 from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
@@ -89,3 +93,13 @@ def test_a_config_without_orders_has_that_of_the_statement(line: str, config: st
     """The model ranks loops in the order in which the kernel runs them where a config names none."""
     kernel = cs.compile(line, threads=1, config=f"--target=avx512_vnni {config}")
     assert "\nverdict" in f"\n{kernel.explain()}"
+
+
+def test_a_page_says_why_files_cannot_be_written(tmp_path: Path) -> None:
+    """A directory stands where a file would be, as where the disk is full, the page is complete but for the files."""
+    kernel = cs.compile("mb1ic4ih5oc4kh3", target="generic", threads=1)
+    with settings.scope(dump=tmp_path):
+        (dump_directory(tmp_path, kernel.problem, str(kernel.config)) / "kernel.ll").mkdir(parents=True)
+        page = kernel.explain()
+    assert "registers" in page and "\nfiles         none: CONVSMITH_DUMP: " in page
+    assert "cannot be written: Is a directory" in page
