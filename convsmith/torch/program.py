@@ -187,6 +187,8 @@ class _ProgramReader(GraphBuilder):
             self.integers[node.name] = behind
         if isinstance(found, Tensor):
             self.hold(node.name, found)
+        elif isinstance(found, bool | int | float):
+            _insert(node, found)
         else:
             for n, x in enumerate(found):
                 self.hold(f"{node.name}.{n}", x)
@@ -212,3 +214,9 @@ class _ProgramReader(GraphBuilder):
             name = f"{node.name}.{n}" if isinstance(value, list | tuple) else node.name
             if isinstance(x, Tensor):
                 self.values[name] = NetworkValue(name, tuple(x.shape), "f32")
+
+
+def _insert(node: fx.Node, number: float) -> None:
+    """Give the readers of a node, the element of a constant, its number."""
+    for user in list(node.users):
+        user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), lambda x: number if x is node else x)

@@ -105,6 +105,7 @@ EXACT: dict[str, Any] = {
     "repeat": _of(lambda x: x.repeat(3, 1, 1, 2, 1)), "pad": _of(lambda x: F.pad(x, (1, 2, 0, 3), value=1.5)),
     "reflected": _of(lambda x: F.pad(x, (1, 2, 0, 1), "reflect")),
     "replicated": _of(lambda x: F.pad(x, (2, 1, 1, 0), "replicate")),
+    "a number of a constant": _of(lambda x, w: x.clamp(max=w.sum().item()) * w[0].item(), held=((3,),)),
     "circular": _of(lambda x: F.pad(x, (1, 2, 1, 1), "circular")),
     "upsample_nearest2d": _of(lambda x: F.interpolate(x, scale_factor=2)),
     "nearest to a size": _of(lambda x: F.interpolate(x, (7, 9))),
