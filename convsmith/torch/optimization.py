@@ -48,10 +48,10 @@ def optimize(
 
     `example_inputs` is a tensor, or a tuple of the arguments; a mapping passes arguments by name, like
     `example_kwargs`. The model must be in eval mode, and is not changed. The result is a copy of it, with its class,
-    attributes and hooks, that computes no gradients: norms, activations and residuals are folded into convolutions,
-    whose weights are packed now, so later changes of parameters have no effect. Its attribute `convsmith_report` lists
-    which layers run on which kernels and why, and `convsmith_graphs` maps the name of each module to the graph that it
-    runs.
+    attributes and hooks, whose parameters and outputs require no gradients: norms, activations and residuals are folded
+    into convolutions, whose weights are packed now, so later changes of parameters have no effect. Its attribute
+    `convsmith_report` lists which layers run on which kernels and why, and `convsmith_graphs` maps the name of each
+    module to the graph that it runs.
 
     `threads` is the number of threads of our kernels, by default torch's. Torch keeps a layer that it runs faster,
     unless `keep_faster` is false; both are measured once, and the times are kept in the cache. `progress` shows a bar

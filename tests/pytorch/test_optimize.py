@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -265,6 +266,19 @@ def test_illegal_calls_are_refused_in_words() -> None:
         made(x.to("meta"))
     with pytest.raises(cs.UsageError, match=r"example_inputs: one is on meta"):
         optimize(copy.deepcopy(model).to("meta"), x.to("meta"))
+
+
+@pytest.mark.parametrize("keep_faster", [False, True])
+def test_outputs_require_no_gradients_whoever_computes_them(keep_faster: bool) -> None:
+    """Functions do for sizes of the example and for others, and PyTorch does for no batch, and where it is faster."""
+    x, model = torch.randn(2, 4, 6, 6), nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    made = optimize(model, x, threads=1, keep_faster=keep_faster)
+    assert model(x).requires_grad and not any(p.requires_grad for p in made.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch computes no batch
+        assert not any(made(x[:n]).requires_grad for n in (2, 1, 0))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        made(x).sum().backward()
 
 
 @pytest.mark.parametrize(
