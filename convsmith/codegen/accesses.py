@@ -8,6 +8,7 @@ from convsmith.codegen.casts import literal
 from convsmith.codegen.columns import Groups, columns_of, interleaved
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
+from convsmith.codegen.lane_masks import load_on_lanes, mask_on_lanes, store_on_lanes
 from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.parts_of_stores import parts_of_store
@@ -17,7 +18,7 @@ from convsmith.codegen.sums_of_lanes import SumEmitter
 from convsmith.codegen.word_loads import fills_word, is_word, load_leading, load_word
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index
+from convsmith.ir.index import Cond, Index
 from convsmith.ir.instruction import ByteLookup, HeadLoad
 from convsmith.ir.types import U8, DType, Half
 from convsmith.ir.value import (
@@ -84,6 +85,8 @@ class AccessEmitter(SumEmitter):
         """
         self.spans: Spans = {}
         self.column_groups: Groups = {}
+        self.on_lanes: Cond | None = None
+        """The condition on the lanes for which statements are executed, if any."""
 
     def splat(self, t: DType, x: str, lanes: int) -> str:
         """Return a vector with ``x`` in every lane."""
@@ -185,6 +188,10 @@ class AccessEmitter(SumEmitter):
             held = self.held(slot)
             place = self.index(lane)
             x = self.put(f"insertelement {self.slot_type(slot)} {held}, {buffer.dtype.llvm} {x}, {self.it} {place}")
+        if self.on_lanes is not None:
+            n, ty = self.vector_of[buffer], self.slot_type(slot)
+            mask = mask_on_lanes(self, self.on_lanes, range(n), buffer.dtype.bits)
+            x = self.put(f"select {mask}, {ty} {x}, {ty} {self.held(slot)}")
         self.slots[slot] = x
 
     # -- memory
@@ -203,7 +210,7 @@ class AccessEmitter(SumEmitter):
             return x if v.lanes is None or v.lanes.is_whole else self._only(v.buffer.dtype, x, v.lanes)
         if v.buffer in self.written:
             return self._load(v)
-        key = (v.buffer, v, self.scalable)
+        key = (v.buffer, v, self.scalable, self.on_lanes)
         loaded = self.known.get(key)
         if loaded is None:
             loaded = self._load(v)
@@ -232,6 +239,8 @@ class AccessEmitter(SumEmitter):
         n, ty = lanes.count, self.type(t, lanes.count)
         if not lanes.touched:
             return "zeroinitializer"
+        if self.on_lanes is not None and lanes.stride:
+            return load_on_lanes(self, v, lanes, self.on_lanes)
         whole = lanes.is_whole and not (self.scalable and lanes.stride)
         if lanes.stride == 0:
             x = self.splat(t, self.load(Load(v.buffer, v.index, None)), n)
@@ -406,6 +415,9 @@ class AccessEmitter(SumEmitter):
             return
         if lanes is None:
             self.lines.append(f"  store {t.llvm} {x}, {self.place(buffer, index)}, align {t.bytes}")
+            return
+        if self.on_lanes is not None:
+            store_on_lanes(self, buffer, index[0], lanes, x, self.on_lanes)
             return
         if lanes.stride == 1 and not self.scalable:
             if parts := parts_of_store(t, lanes, buffer in self.updated):

@@ -15,14 +15,16 @@ from convsmith.codegen.columns import groups_of
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
+from convsmith.codegen.lane_masks import masks_ahead
 from convsmith.codegen.parts_of_stores import updated_results
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, conj, parts_of
 from convsmith.ir.instruction import SCALARS, Instruction, Operand
 from convsmith.ir.stmt import (
+    LANE,
     Alloc,
     Block,
     Call,
@@ -39,7 +41,7 @@ from convsmith.ir.stmt import (
     Store,
 )
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
-from convsmith.ir.walk import bound_in, statements_of, walk
+from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:
@@ -327,8 +329,12 @@ class FunctionEmitter(ValueEmitter):
         return found
 
     def _If(self, s: If) -> None:
+        if LANE in variables_of(s.cond):
+            self._on_lanes(s)
+            return
         slots = self.written_slots(s.body)
         before = {k: self.parts_of(k) for k in slots}
+        masks_ahead(self, s)
         then, end = self.label("then"), self.label("end")
         self.lines.append(f"  br i1 {self.cond(s.cond)}, label %{then}, label %{end}")
         origin = self.current
@@ -340,6 +346,16 @@ class FunctionEmitter(ValueEmitter):
         self.lines.append(f"  br label %{end}")
         self.start(end)
         self._meet(before, origin, after, last)
+
+    def _on_lanes(self, s: If) -> None:
+        """Emit statements on vectors for some lanes, in a block of their own if other conditions must hold, too."""
+        on = conj(part for part in parts_of(s.cond) if LANE in variables_of(part))
+        if on is not s.cond:
+            self._If(If(conj(part for part in parts_of(s.cond) if LANE not in variables_of(part)), If(on, s.body)))
+            return
+        self.on_lanes = on
+        self.stmt(s.body)
+        self.on_lanes = None
 
     def _meet(self, a: Mapping[Slot, list[str]], origin: str, b: Mapping[Slot, list[str]], last: str) -> None:
         """Begin a block with the accumulators ``a`` of the block ``origin``, or ``b`` of the block ``last``."""
@@ -359,6 +375,7 @@ class FunctionEmitter(ValueEmitter):
         step = self.units() if s.kind == "scalable" else "1"
         slots = self.written_slots(s.body)
         before = {k: self.parts_of(k) for k in slots}
+        masks_ahead(self, s)
         body, end = self.label(s.var.name), self.label("end")
         sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
         # Sums leave few scalar registers: a loop that counts down needs one, and one that counts up often two. LLVM

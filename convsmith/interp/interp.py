@@ -35,11 +35,13 @@ import numpy.typing as npt
 
 from convsmith.interp.clusters import ClusterMachine
 from convsmith.interp.flight import Underway
+from convsmith.interp.lanes import stored, within_lanes
 from convsmith.interp.memory import BufferMemory, InterpError, Races
 from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
-from convsmith.ir.index import Var
+from convsmith.ir.index import Cond, Var
 from convsmith.ir.stmt import (
+    LANE,
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
@@ -68,7 +70,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.types import PTR, S32
 from convsmith.ir.value import Load, dtype_of, lanes_of
-from convsmith.ir.walk import statements_of
+from convsmith.ir.walk import statements_of, variables_of
 from convsmith.layout.block import ABSENT
 
 InstructionSpec: TypeAlias = Kernel
@@ -274,8 +276,43 @@ class _Machine(ClusterMachine):
             self._env, self._memories = outer
 
     def _if(self, s: If) -> None:
-        if self._cond(s.cond):
+        if LANE in variables_of(s.cond):
+            self._lanes(s)
+        elif self._cond(s.cond):
             self._stmt(s.body)
+
+    def _lanes(self, s: If) -> None:
+        """Execute statements on vectors for the lanes for which the condition holds."""
+        for x in s.body.stmts if isinstance(s.body, Block) else (s.body,):
+            if not isinstance(x, Store | Invoke) or not (count := lanes_of(stored(x))):
+                raise self._error(f"{type(x).__name__} stands under the condition {s.cond} on lanes")
+            with self._bound(LANE):
+                holding = [n for n in range(count) if self._holds_at(s.cond, n)]
+            if not holding:
+                continue
+            low, end = holding[0], holding[-1] + 1
+            if holding != [*range(low, end)]:
+                raise self._error(f"the condition {s.cond} holds for lanes {holding}, which are no run")
+            self._on_lanes(within_lanes(x, low, end), low, end)
+
+    def _holds_at(self, cond: Cond, lane: int) -> bool:
+        self._env[LANE] = lane
+        return self._cond(cond)
+
+    def _on_lanes(self, s: Store | Invoke, low: int, end: int) -> None:
+        """Execute ``s``; lanes of registers before ``low`` and from ``end`` on keep their values."""
+        v = stored(s)
+        if v.buffer.scope != "register":
+            self._stmt(s)
+            return
+        memory, places = self._places(v.buffer, v.index, v.lanes)
+        others = [p for n, p in enumerate(places) if not low <= n < end]
+        kept, ready = memory.data[others], [memory.ready[p] for p in others] if memory.ready is not None else []
+        self._stmt(s)
+        memory.data[others] = kept
+        for p, was in zip(others, ready):
+            assert memory.ready is not None
+            memory.ready[p] = was
 
     def _let(self, s: Let) -> None:
         value = self._index(s.value)
@@ -321,7 +358,7 @@ class _Machine(ClusterMachine):
             if s.lanes is None or len(value) != s.lanes.count:
                 lanes = s.lanes.count if s.lanes else "no"
                 raise self._error(f"a value of {len(value)} lanes is stored to {lanes} lanes of {s.buffer}")
-            value = value[: s.lanes.active]
+            value = value[s.lanes.first : s.lanes.active]
         self._write(memory, places, value)
 
     def _invoke(self, s: Invoke) -> None:

@@ -114,9 +114,18 @@ class For(Stmt):
     carried: tuple[Carried, ...] = ()
 
 
+LANE = Var("lane")
+"""The number of a lane of a vector, in the condition of an :class:`If`."""
+
+
 @_statement
 class If(Stmt):
-    """Executes ``body`` if the condition holds."""
+    """Executes ``body`` if the condition holds.
+
+    If the condition contains `LANE`, the body consists of stores and instructions on vectors, which are executed for
+    the lanes for which the condition holds, a run of adjacent ones that may be empty. Other lanes of memory are neither
+    read nor written, except where all lanes read one element, and other lanes of registers keep their values.
+    """
 
     cond: Cond
     body: Stmt

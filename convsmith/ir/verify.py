@@ -24,6 +24,7 @@ from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import (
     GROUP_LOOPS,
+    LANE,
     LOOP_KINDS,
     PIPELINED,
     SIGNALS,
@@ -180,6 +181,8 @@ class _Verifier:
         elif isinstance(s, For):
             with self._at(f"for {s.var}"):
                 self._for(s)
+        elif isinstance(s, If) and LANE in variables_of(s.cond):
+            self._on_lanes(s)
         elif isinstance(s, If):
             self._plain(s.cond, "a condition")
             with self._threads.under(f"the condition {s.cond}", variables_of(s.cond)):
@@ -223,6 +226,16 @@ class _Verifier:
             self._call(s)
         else:
             self._fail(f"{type(s).__name__} is no statement")
+
+    def _on_lanes(self, s: If) -> None:
+        """Require statements on vectors below a condition on their lanes."""
+        with self._bound({LANE: None}):
+            self._plain(s.cond, "a condition")
+        for x in s.body.stmts if isinstance(s.body, Block) else (s.body,):
+            lanes = x.dst.lanes if isinstance(x, Invoke) else x.lanes if isinstance(x, Store) else None
+            if lanes is None or not lanes.is_whole:
+                self._fail(f"the condition {s.cond} on lanes stands around `{x}`; legal are those on whole vectors")
+            self._stmt(x)
 
     def _for(self, s: For) -> None:
         if s.kind not in LOOP_KINDS:

@@ -17,7 +17,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
+from convsmith.ir.stmt import LANE, Alloc, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.border_places import name_places
@@ -152,7 +152,7 @@ class _Outline(Rewriter):
 
     def call(self, s: Stmt) -> Stmt:
         """Return a call of a function for ``s``: an existing equal function, or a new one whose body is ``s``."""
-        free = variables_of(s) - bound_in(s)
+        free = variables_of(s) - bound_in(s) - {LANE}
         abstract = _Abstract(free, {x.buffer for x in statements_of(s) if isinstance(x, PointerLoad)})
         body = abstract.stmt(s)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())

@@ -21,7 +21,7 @@ from convsmith.ir.index import (
 from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
-from convsmith.ir.walk import loads_of, loops_of, statements_of, variables_of, walk
+from convsmith.ir.walk import children, loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
@@ -30,12 +30,15 @@ class _Piece(Rewriter):
     """Runs the vectors and lanes of a tile a constant number of times, from a position within the tile on.
 
     The piece has its own registers; memory accesses, and conditions on them, are shifted. Loops over the taps
-    ``serial`` are not unrolled.
+    ``serial`` are not unrolled. Loops over lanes that access memory do so for as many lanes as ``active``, if given.
     """
 
-    def __init__(self, counts: dict[str, int], moved: dict[Var, Index], serial: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, counts: dict[str, int], moved: dict[Var, Index], serial: tuple[str, ...] = (),
+        active: dict[str, Index] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.counts, self.serial = counts, serial
+        self.counts, self.serial, self.active = counts, serial, active or {}
         self.memory = Substitute(moved)
 
     def visit_For(self, loop: For) -> Stmt:
@@ -46,6 +49,10 @@ class _Piece(Rewriter):
         body = self.stmt(loop.body)
         if count is None:
             return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        active = self.active.get(loop.var.name)
+        if active is not None and _has_loose_accesses(body, loop.var):
+            guarded = body if isinstance(body, If) else If(conj(()), body)
+            body = If(conj((loop.var < active, guarded.cond)), guarded.body)
         return For(loop.var, as_index(0), as_index(count), body, loop.kind)
 
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
@@ -70,10 +77,10 @@ class _Piece(Rewriter):
 class _Pieces(Rewriter):
     def __init__(
         self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool,
-        again: bool, borders: tuple[str, ...] | None,
+        again: bool, borders: tuple[str, ...] | None, masked: bool,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.whole, self.again, self.borders = whole, again, borders
+        self.whole, self.again, self.borders, self.masked = whole, again, borders, masked
         self.apart = again and not vector
         self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
@@ -86,6 +93,8 @@ class _Pieces(Rewriter):
         low, high, body, bordered = as_index(0), length, loop.body, inner is not None and bool(inner.conditions)
         if inner is not None and bordered:
             (low, high), body = inner.bounds(length), inner.stmt(loop.body)
+        if self.masked and bordered:
+            return self.masked_pieces(loop, body, low, high, length)
         if self.apart:
             tiles, end = self.equal_tiles(loop, body, low, high)
             return block(self.one_by_one(loop, "b", as_index(0), low), tiles, self.one_by_one(loop, "e", end, length))
@@ -102,6 +111,28 @@ class _Pieces(Rewriter):
         place = Var(f"{loop.var}.{name}")
         body = _Piece(self.counts(1), self.at(loop.var, place), self.borders or ()).stmt(loop.body)
         return For(place, start, stop, body, loop.kind)
+
+    def masked_pieces(self, loop: For, body: Stmt, low: Index, high: Index, length: Index) -> Stmt:
+        """Return vectors of the tiled ``loop`` up to ``length``, or tiles if it has none: between ``low`` and ``high``,
+        tiles and smaller pieces of ``body``; before and after these, vectors or tiles that keep their conditions.
+        """
+        before = floordiv(low + (self.lanes - 1), self.lanes)
+        first = before * self.lanes
+        inside = maximum(floordiv(high - first, self.lanes), 0) * self.lanes
+        return block(
+            self.on_lanes(loop, "b", as_index(0), before, length),
+            self.tiles(loop, body, inside, first, self.lanes),
+            self.on_lanes(loop, "e", first + inside, floordiv(length - first - inside + (self.lanes - 1), self.lanes),
+                          length),
+        )  # fmt: skip
+
+    def on_lanes(self, loop: For, name: str, first: Index, count: Index, length: Index) -> Stmt:
+        """Return ``count`` vectors of the tiled ``loop`` from ``first`` on, whose lanes end at ``length``."""
+        vector = Var(f"{loop.var}.{name}")
+        place = first + vector * self.lanes
+        active = {lane.name: length - place for lane in self.each}
+        body = _Piece(self.counts(self.lanes), self.at(loop.var, place), active=active).stmt(loop.body)
+        return For(vector, as_index(0), count, body, loop.kind)
 
     def equal_tiles(self, loop: For, body: Stmt, low: Index, high: Index) -> tuple[Stmt, Index]:
         """Return the loop over whole tiles of ``body`` from ``low`` to ``high``, and the end of these tiles. The last
@@ -120,8 +151,10 @@ class _Pieces(Rewriter):
         """Return what replaces the variables of a tile so that its first iteration is the one at ``place``."""
         return {outer: as_index(0), **{lane: lane + place for lane in self.each}}
 
-    def tiles(self, loop: For, body: Stmt, length: Index, first: Index) -> Stmt:
-        """Return the loop over ``length`` iterations of ``body`` from ``first`` on, in tiles and smaller pieces."""
+    def tiles(self, loop: For, body: Stmt, length: Index, first: Index, least: int = 1) -> Stmt:
+        """Return the loop over ``length`` iterations of ``body`` from ``first`` on, in tiles and smaller pieces of
+        ``least`` iterations or more.
+        """
         whole = floordiv(length, self.size)
         moved: dict[Var, Index] = {lane: lane + first for lane in self.each} if first is not as_index(0) else {}
         tile = _Piece(self.counts(self.size), moved).stmt(body)
@@ -136,7 +169,7 @@ class _Pieces(Rewriter):
         n = 1 << (sub - 1).bit_length() >> 1
         short: list[Stmt] = []
         again = self.again and not _reads_own(body)
-        while n:
+        while n >= least:
             start = base + floordiv(rest, 2 * n) * (2 * n)
             found = If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, body, whole, start, n, first))
             (parts if n >= self.lanes or not again else short).append(found)
@@ -221,6 +254,16 @@ def _reads_own(body: Stmt) -> bool:
     return any(s.buffer in read for s in stores if s.buffer.scope != "register")
 
 
+def _has_loose_accesses(s: Stmt, var: Var) -> bool:
+    """Return whether a statement accesses memory without a condition that bounds ``var``."""
+    if isinstance(s, If) and any(isinstance(x, Ge0) and dict(x.arg.terms).get(var, 0) < 0 for x in parts_of(s.cond)):
+        return False
+    if isinstance(s, Store):
+        buffers = (s.buffer, *(v.buffer for v in loads_of(s.value)))
+        return any(b.scope != "register" for b in buffers)
+    return any(_has_loose_accesses(x, var) for x in children(s) if isinstance(x, Stmt))
+
+
 def _undone(hi: Index, size: int) -> Index:
     """Return ``length``, given ``hi`` = ``(length + size - 1) // size``."""
     if size == 1:
@@ -238,7 +281,7 @@ def border_name(loop: str) -> str:
 @stages(*LOOPS)
 def pieces(
     kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
-    whole: bool = False, again: bool = False, borders: tuple[str, ...] | None = None,
+    whole: bool = False, again: bool = False, borders: tuple[str, ...] | None = None, masked: bool = False,
 ) -> Kernel:  # fmt: skip
     """Split a tiled loop whose length is a size of the kernel, so that loops over vectors and lanes have constant ends.
 
@@ -249,6 +292,7 @@ def pieces(
     and a loop that is shorter than a tile runs one by one. With ``borders``, iterations run one by one before the
     first and after the last of those for which all conditions on their position hold, and the others drop these;
     ``borders`` are the loops over taps that are unrolled for the others alone, and `border_name` is their name there.
+    If the code may be ``masked``, these iterations and the last part of a vector are vectors with conditions on lanes.
 
     Before::
 
@@ -292,4 +336,5 @@ def pieces(
     """
     require_no_effects(kernel, "pieces")
     require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
-    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole, again, borders).stmt(kernel.body))
+    split = _Pieces(outer, vector, lane, sizes, others, whole, again, borders, masked)
+    return with_body(kernel, split.stmt(kernel.body))

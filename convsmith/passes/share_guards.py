@@ -12,9 +12,9 @@ from typing import NamedTuple
 from convsmith.ir.index import Cond, conj, parts_of
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Block, If, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import LANE, Block, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Const, Load, Select
-from convsmith.ir.walk import loads_of
+from convsmith.ir.walk import loads_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
@@ -79,11 +79,11 @@ def _nested(items: Sequence[_Guarded]) -> Iterator[Stmt]:
     """Yield the statements of ``items`` in order, adjacent ones under the parts of their conditions that they share."""
     start = 0
     while start < len(items):
-        common, end = items[start].parts, start + 1
+        common, end = tuple(p for p in items[start].parts if LANE not in variables_of(p)), start + 1
         while common and end < len(items) and (both := tuple(p for p in common if p in items[end].parts)):
             common, end = both, end + 1
         if not common:
-            yield items[start].stmt
+            yield If(conj(items[start].parts), items[start].stmt) if items[start].parts else items[start].stmt
         else:
             inner = [x._replace(parts=tuple(p for p in x.parts if p not in common)) for x in items[start:end]]
             yield If(conj(common), block(*_nested(inner)))
@@ -92,7 +92,8 @@ def _nested(items: Sequence[_Guarded]) -> Iterator[Stmt]:
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def share_guards(kernel: Kernel) -> Kernel:
-    """Test conditions that adjacent statements share once; requires a flat kernel.
+    """Test conditions that adjacent statements share once; requires a flat kernel. Conditions on lanes stay with each
+    statement.
 
     Before::
 

@@ -17,7 +17,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, from_sorted, is_false, is_true, parts_of
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
+from convsmith.ir.stmt import LANE, Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Lookup, Repeat, Select, Sum, Value, lanes_of, strided
 from convsmith.ir.walk import children, loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
@@ -227,9 +227,9 @@ def _are_disjoint(places: Sequence[Index], var: Var, count: int) -> bool:
 
 
 class _Vectorise(ScopedRewriter):
-    def __init__(self, name: str, lanes: int, strict: bool) -> None:
+    def __init__(self, name: str, lanes: int, strict: bool, masked: bool) -> None:
         super().__init__()
-        self.name, self.lanes, self.strict = name, lanes, strict
+        self.name, self.lanes, self.strict, self.masked = name, lanes, strict, masked
         self.what = f"vectorise: loop {name}"
         self.scopes: dict[Buffer, Stmt] = {}
         """The statement in which each enclosing register array exists; arrays that are allocated together have the same
@@ -353,6 +353,18 @@ class _Vectorise(ScopedRewriter):
         except ConfigError as error:
             raise NotOrdered(str(error).removeprefix(f"{self.what}: ")) from None
 
+    def on_lanes(self, same: Cond, each: Cond, body: Stmt, lanes: LaneMap) -> Stmt:
+        """Return the statements of ``body`` on vectors, for the lanes for which ``each`` holds."""
+        vectors = self.vector(body, lanes)
+        for x in vectors.stmts if isinstance(vectors, Block) else (vectors,):
+            if not isinstance(x, Store) or x.lanes is None or not x.lanes.is_whole:
+                raise NotVector(f"the condition {each} differs between lanes of what is no vector")
+            accessed = [v.lanes for v in loads_of(x.value) if v.buffer.scope != "register"]
+            stored = [x.lanes] if x.buffer.scope != "register" else []
+            if any(y is not None and y.stride is None for y in accessed) or any(y.stride != 1 for y in stored):
+                raise NotVector(f"the condition {each} differs between lanes that are no constant step apart")
+        return If(conj((*parts_of(same), *parts_of(each))), vectors)
+
     def vector(self, s: Stmt, lanes: LaneMap) -> Stmt:
         if isinstance(s, Block):
             return block(*(self.vector(x, lanes) for x in s.stmts))
@@ -367,7 +379,13 @@ class _Vectorise(ScopedRewriter):
             if lanes.var not in variables_of(s.cond):
                 return If(s.cond, self.vector(s.body, lanes))
             same = conj(part for part in parts_of(s.cond) if lanes.var not in variables_of(part))
-            low, active = lanes.holding(conj(part for part in parts_of(s.cond) if lanes.var in variables_of(part)))
+            each = conj(part for part in parts_of(s.cond) if lanes.var in variables_of(part))
+            try:
+                low, active = lanes.holding(each)
+            except NotVector:
+                if not self.masked or lanes.active - lanes.low < lanes.count:
+                    raise
+                return self.on_lanes(same, substitute(each, {lanes.var: lanes.start + LANE}), s.body, lanes)
             if not active:
                 return Block(())
             within = LaneMap(lanes.var, lanes.start, active, lanes.count, self.ranges, lanes.loads, low)
@@ -409,11 +427,11 @@ class _Vectorise(ScopedRewriter):
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
+def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True, masked: bool = False) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
     If ``strict``, ConfigError for a loop that cannot be vectorised or does not exist; otherwise such a loop is
-    unchanged.
+    unchanged. If ``masked``, a condition that is known only when the kernel runs becomes one on lanes.
 
     Before::
 
@@ -435,4 +453,4 @@ def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Ker
     """
     if strict:
         require_loops(kernel, (loop,), "vectorise")
-    return each_body(kernel, lambda s: _Vectorise(loop, lanes, strict).stmt(s))
+    return each_body(kernel, lambda s: _Vectorise(loop, lanes, strict, masked).stmt(s))

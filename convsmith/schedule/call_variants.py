@@ -16,7 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import through_table
+from convsmith.schedule.dynamic import even_tile, has_masked_pixels, through_table
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
@@ -49,7 +49,7 @@ def config_of_call(q: Conv, config: Config, target: Machine) -> Config:
     if config.realise == "peel":
         return _for_pads(config)
     if config.realise == "mask" and through_table(q):
-        return _through_table(q, config, target)
+        return _in_even_tiles(q, _through_table(q, config, target), target)
     if config.realise == "indirection" and _is_mostly_absent(q):
         return _in_place(q, config, target)
     return config
@@ -165,6 +165,19 @@ def _through_table(q: Conv, config: Config, target: Machine) -> Config:
         if registers(loops, found, target, unit, filled_lanes(st, loops.dims[found.lane], unit)).fit:
             return found
     return config
+
+
+def _in_even_tiles(q: Conv, config: Config, target: Machine) -> Config:
+    """Return the variant of ``config`` whose tiles have about as many rows each, if vectors are pixels, and these tiles
+    are few. The first and the last tile compute all of their rows, also those beyond the image.
+    """
+    st = statement(q)
+    rows = {d.name: d.size for d in st.of("m") if d.axis}
+    if config.realise != "mask" or config.lane not in rows or not has_masked_pixels(st, target):
+        return config
+    tile = dict(config.tiles_at("register"))
+    even = {n: even_tile(rows[n], size) if n in rows and n != config.lane else size for n, size in tile.items()}
+    return config.changed(register=tuple(even.items()))
 
 
 def _has_tiles_of_groups(st: Statement, config: Config) -> bool:

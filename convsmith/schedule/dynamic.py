@@ -16,6 +16,8 @@ from itertools import pairwise
 
 from convsmith.diag.errors import ConfigError, UnsupportedError, UsageError
 from convsmith.ir.index import Var, as_index
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
 from convsmith.problem.chain import Chain
@@ -32,6 +34,8 @@ from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import IMAGES, end, front_pad, reads_windows, statement
 
+MAX_EVEN_TILES = 2
+"""Maximum number of tiles of rows of equal height in an image; in more tiles, few rows lie beyond the image."""
 _EXTENT = 64
 """Extent of each symbolic dim in the representative problem."""
 
@@ -143,6 +147,23 @@ def _general_chain(p: Chain, extent: int) -> Chain:
 def has_lanes_along_rows(p: Problem, threads: int) -> bool:
     """Return whether vectors of a kernel of ``p`` may run along the pixels of a row, which no threads share."""
     return isinstance(p, Conv) and (threads == 1 or p.rank > 1)
+
+
+def has_masked_pixels(st: Statement, target: Machine) -> bool:
+    """Return whether vectors of pixels may have masks that depend on the sizes of a call: the machine has masked
+    accesses to elements of all types.
+    """
+    least = min(dtype(view.dtype).bits for view in (*st.factors, st.c))
+    plain = target.device is None and target.head_load is None and not target.vectors.scalable
+    return plain and 0 < 8 * target.masked_bytes <= least
+
+
+def even_tile(pixels: int, tile: int) -> int:
+    """Return the pixels of each of the about equal tiles that cover ``pixels``, if tiles of ``tile`` pixels, which are
+    computed whole, would be two at most; otherwise ``tile``.
+    """
+    count = -(-pixels // tile)
+    return max(-(-pixels // count), min(tile, 2)) if count <= MAX_EVEN_TILES else tile
 
 
 def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:

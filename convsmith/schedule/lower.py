@@ -23,8 +23,10 @@ from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
 from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_guards import gather_guards
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.inline_indices import inline_indices
 from convsmith.passes.interleave import interleave
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
@@ -35,6 +37,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
+from convsmith.passes.share_guards import share_guards
 from convsmith.passes.share_registers import share_registers
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.signal_steps import signal_steps
@@ -60,7 +63,7 @@ from convsmith.schedule.loops import Loop, loops_after_fusing
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.product_shape import fragment_rows
-from convsmith.schedule.read import Reads
+from convsmith.schedule.read import Reads, has_masks
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposed_along
 from convsmith.statement.statement import Statement, steps_evenly, view_steps
@@ -154,7 +157,7 @@ def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(vectorise, copy.lane, nest.lanes, False)
     if crosses_blocks(k.columns, nest, k.machine):
         s.run(cross_blocks, nest.lane)
-    s.run(vectorise, nest.lane, nest.lanes, False)
+    s.run(vectorise, nest.lane, nest.lanes, False, has_masks(k))
 
 
 def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
@@ -187,13 +190,14 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 
 def straight_code(
     s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
-    signals: bool = False, carries: bool = False, clusters: Sequence[Loop] = (),
+    guards: bool = False, signals: bool = False, carries: bool = False, clusters: Sequence[Loop] = (),
     registers: tuple[int, int] | None = None, teams: int = 1,
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
-    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
+    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent; its tiles have ``guards`` if rows
+    of their taps may be absent. Statements of a kernel with
     ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
     ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies. Lanes take so many
     ``registers``, and leave so many to threads that start copies, unless that is None. Several ``teams`` take turns.
@@ -221,6 +225,10 @@ def straight_code(
         s.run(rewrite)
     if peels:
         s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
+    if guards:
+        s.run(inline_indices)
+        s.run(gather_guards)
+        s.run(share_guards)
     if machine.scalar_types:
         s.run(unvectorise, machine.scalar_types)
     if through_table:

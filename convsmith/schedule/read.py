@@ -34,6 +34,7 @@ from convsmith.schedule.copies import (
     window_dims,
     window_place,
 )
+from convsmith.schedule.dynamic import has_masked_pixels
 from convsmith.schedule.dynamic_table import tap_bounds
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, down_to, names
@@ -291,26 +292,43 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     row, taps = st.of("m")[-1].name, [x for x in nest.unrolled if x.role == "k" and x.level == "register"]
     cut = [x for x in nest.around if x.of in loops.symbolic and x.is_tiled]
-    shared = config.threads > 1 and len(st.axes) <= 1  # threads share one loop, which has no pieces beside it
+    shared, masked = _shares_row(k), has_masks(k)
     has_borders = peels(k) and not shared
+    serial: list[Loop] = []
     for x in cut:
         rest = dict(config.tails()).get(x.of, x.tile)
         beside = [y for y in taps if loops.axes[y.of] == loops.axes[x.of]]
         borders = tuple(beside) if has_borders else None
+        serial += () if masked else beside
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
             again = x.role == "m"
-            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes), (), False, again, borders)
+            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes), (), False, again, borders, masked)
             continue
         (inner,) = (y for y in (*nest.pixels, *nest.vectors) if y.of == x.of)
         drained = (written[inner],) if written else ()
         if x.of == row:
             s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared, False, borders)
         else:  # few kinds of pieces, because each of them has all pieces of the loops within it
-            s.run(pieces, x, "", inner, (x.tile, x.tile, x.tile), drained, False, True, borders)
+            s.run(pieces, x, "", inner, (x.tile, x.tile, x.tile), drained, False, True, borders, masked)
     if cut and has_borders:
         s.run(simplify)
-        s.run(restrict, (*(x for x in nest.reduce if x not in nest.classes and x not in taps), *map(_at_border, taps)))
+        others = (x for x in nest.reduce if x not in nest.classes and x not in taps)
+        s.run(restrict, (*others, *map(_at_border, serial)))
+
+
+def has_masks(k: KernelPlan) -> bool:
+    """Return whether vectors of pixels at borders have masks that depend on the sizes of a call: an instruction has one
+    term.
+    """
+    is_plain = not k.nest.unit.dot and k.nest.has_lanes and k.nest.lane.role == "m"
+    cut = is_plain and bool(k.loops.symbolic) and peels(k) and not _shares_row(k)
+    return cut and has_masked_pixels(k.columns, k.machine)
+
+
+def _shares_row(k: KernelPlan) -> bool:
+    """Return whether threads share one loop, which has no pieces beside it."""
+    return k.config.threads > 1 and len(k.columns.axes) <= 1
 
 
 def _at_border(loop: Loop) -> str:

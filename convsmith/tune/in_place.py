@@ -15,6 +15,7 @@ from typing import NamedTuple
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import even_tile, has_masked_pixels
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.statement.statement import Dim
 from convsmith.statement.views import reads_windows
@@ -69,19 +70,28 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
         along = {n: size for n, size in taps.items() if loops.axes[n] == loops.axes[lane]}
         along = {n: size for n, size in along.items() if 1 < size <= MAX_RUN_OF_TAPS}
         shared = nests.model.row_step(lane) > 1 and not along.keys() <= tile.keys()  # taps of a row share gathers
+        if shared and has_masked_pixels(st, nests.target):  # vectors with masks share none
+            yield _ordered(nests, loops, config, tile)
         if shared and tile.keys() & taps.keys():
             return
         if shared or len(cut) == 1:
             tile = {**tile, **along}
             if len(cut) > 1 and prod(tile.values()) > MAX_PRODUCTS * nests.lanes:
                 return
+    yield _ordered(nests, loops, config, tile)
+
+
+def _ordered(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Config:
+    """Return ``config`` with the register ``tile`` and the order of its loops."""
+    st, lane, threads = nests.st, config.lane, config.threads
+    rows = [d.name for d in st.of("m") if d.axis]
     *outer, last = st.reduce
     within = [n for n in outer if n in tile]
     order = nests.order(loops, lane) if threads == 1 else config.order
     if threads > 1:  # threads share the loops outside of the tiles of pixels
-        order = (*(n for n in order if n not in rows.values()), *rows.values())
+        order = (*(n for n in order if n not in rows), *rows)
     reduce = (*(n for n in outer if n not in within), last, *within)
-    yield config.changed(register=tuple(tile.items()), order=order, reduce=reduce)
+    return config.changed(register=tuple(tile.items()), order=order, reduce=reduce)
 
 
 def in_place_cycles(model: Model, config: Config) -> float:
@@ -100,14 +110,18 @@ def _pieces(model: Model, loops: Loops, config: Config, d: Dim) -> Sequence[_Til
     """Return the pieces of the loop along ``d``."""
     size, pixels = dict(config.tiles_at("register")).get(d.name, 1), loops.extents[d.name]
     least = model.filled(d.name) if d.name == config.lane else 1
+    masked = config.lane in (x.name for x in model.st.of("m")) and has_masked_pixels(model.st, model.target)
     if d.axis and d is model.st.of("m")[-1]:
-        return tuple(_of_row(size, least, pixels))
+        return tuple(_of_row(size, least, pixels, masked))
+    if d.axis and masked:
+        even = even_tile(pixels, size)
+        return (_TiledPixels(even, -(-pixels // even) * even),)
     return (_TiledPixels(size, -(-pixels // size) * size),) if pixels >= size else (_TiledPixels(1, pixels),)
 
 
-def _of_row(size: int, least: int, pixels: int) -> Iterator[_TiledPixels]:
+def _of_row(size: int, least: int, pixels: int, masked: bool) -> Iterator[_TiledPixels]:
     """Yield the pieces of a row of ``pixels`` in tiles of ``size``, in vectors of ``least`` pixels: whole tiles, powers
-    of two, and the last vector.
+    of two, and the last vector, which may be ``masked``.
     """
     whole, rest = pixels // size * size, pixels % size
     if whole:
@@ -115,7 +129,7 @@ def _of_row(size: int, least: int, pixels: int) -> Iterator[_TiledPixels]:
     vectors, lanes = divmod(rest, least)
     found = [n * least for n in _powers(vectors)]
     if lanes:
-        found += [least] * (1 if pixels >= least else len(_powers(lanes)))
+        found += [least] * (1 if masked or pixels >= least else len(_powers(lanes)))
     yield from (_TiledPixels(n, n) for n in found)
 
 

@@ -14,12 +14,15 @@ from sizes_of_call import AtSizes
 import convsmith as cs
 from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.ir.intern import interning
+from convsmith.ir.stmt import LANE
+from convsmith.ir.walk import variables_of
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.matmul import Matmul
+from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, general, symbolic_dims
 from convsmith.schedule.plan import plan
 from convsmith.statement.naive import naive
@@ -133,6 +136,21 @@ def test_every_step_computes_the_same(options: str, line: str, sizes: str, threa
                 nest = made.program.naive() if kernel is made.main else naive(p, kernel.statement)
                 run_steps(nest, kernel.pipeline, [oracle])
                 assert oracle.checked > 8
+
+
+@pytest.mark.parametrize("line", ["kh3kw3mb1ih5oh5iw7ow7ph1pw1", "kh3kw2sh2sw2mb1ih7oh4iw11ow6ph1pw1"])
+def test_every_step_with_masks_computes_the_same(line: str) -> None:
+    target = replace(small_target(4, 12), masked_bytes=1)
+    instructions = {row.name: row.kernel for row in target.instructions}
+    words = "--lane=ow --register=oh:3,ow:8,kh:3 --order=mb,g,oc,oh,ow --reduce=kw,ic,kh --realise=mask --pack=wei"
+    with interning():
+        q = parse_problem(f"--stag=abx --dtag=abx g2ic2oc2{line}")
+        p = general(check_dynamic(q)).canonical()
+        config = Config.parse(f"--target={target.name} {words}")
+        made = plan(p, config, target, requirements(q, ()))
+        oracle = AtSizes(q, instructions, ("dst",), config)
+        kernel = run_steps(made.program.naive(), made.main.pipeline, [oracle])
+        assert oracle.checked > 8 and any(LANE in variables_of(f.body) for f in kernel.functions)
 
 
 @pytest.mark.parametrize("deconv", ["", "--deconv "])

@@ -142,6 +142,59 @@ def test_tiles_of_rows_of_any_height(operation: str, rows: int) -> None:
         np.testing.assert_array_equal(kernel.run(pads=1, **given)["dst"].astype(np.float64), truth)
 
 
+NARROW = (
+    "--stag=abx --dtag=abx g3mb1ic3ih8oc3kh5ph2",
+    "--stag=abx --dtag=abx g3mb1ic3ih30oc3kh7sh3ph2",
+    "--stag=abx --dtag=abx --attr-post-ops=sum+relu g2mb1ic2ih30oc2kh11sh2ph5",
+    "--stag=abx --dtag=abx --dt=bf16 g2mb1ic2ih30oc2kh3dh2ph1",
+    "--stag=abx --dtag=abx --dt=f16 g2mb1ic2ih30oc2kh5sh2ph1",
+    "--stag=abx --dtag=abx --dt=f64 g2mb1ic2id8ih8iw8oc2od8oh8ow8kd1kh5kw5pd0ph2pw2",
+)
+
+
+@pytest.mark.sampled(3, "line")
+@pytest.mark.parametrize("line", NARROW)
+def test_narrow_images_with_wide_pads(line: str) -> None:
+    """Images of fewer pixels than a vector, and pads that exceed them."""
+    p = Conv.parse(line)
+    kernel = cs.compile(p, target=host_targets()[0].name, threads=1, dynamic=_dims(p))
+    assert Config.parse(str(kernel.config)).lane == "ow"
+    packed = kernel.pack(to_layout(random_arrays(p, 7)["wei"], p.wei_layout))
+    wei = random_arrays(p, 7)["wei"]
+    for size in (1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 20, 33):
+        for pad in (0, 2, size + 1):
+            i = tuple(size if a == "w" else max(size // 2, 1) for a in p.axes)
+            o = [(x + 2 * pad - keff) // s + 1 for x, keff, s in zip(i, p.keff, p.s)]
+            if min(o) < 1 or max(o) > 60:
+                continue
+            q = replace(p, mb=1, i=i, o=tuple(o), p=(pad,) * p.rank)
+            arrays = {**random_arrays(q, size), "wei": wei}
+            truth = to_layout(reference(q, arrays, np.float64)["dst"], q.dst_layout)
+            given = {t.name: to_layout(arrays[t.name], t.layout) for t in q.inputs} | {"wei": packed}
+            got = kernel.run(pads=pad, **given)["dst"]
+            np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pad}")
+
+
+def test_infinite_weights_of_absent_taps_are_not_multiplied() -> None:
+    kernel = cs.compile("--stag=abx --dtag=abx g2mb1ic2ih7oc2kh3ph1", threads=1, dynamic="mb,ih,iw")
+    weights = np.ones((2, 1, 1, 3, 3), np.float32)
+    weights[1, 0, 0, 0, 0] = np.inf
+    result = kernel(np.ones((1, 2, 5, 5), np.float32), kernel.pack(weights), pads=1)
+    infinite = np.zeros((2, 5, 5), bool)
+    infinite[1, 1:, 1:] = True
+    np.testing.assert_array_equal(np.isinf(result[0]), infinite)
+
+
+def test_images_of_few_rows_have_even_tiles() -> None:
+    p, target = Conv.parse("--stag=abx --dtag=abx g8mb1ic8ih40oc8kh3ph1"), host_targets()[0]
+    words = "--lane=ow --register=oh:7,ow:16,kh:3 --order=mb,g,oc,oh,ow --reduce=kw,ic,kh --realise=mask"
+    config = Config.parse(f"--target={target.name} {words}")
+    sizes = (1, 2, 5, 7, 8, 13, 14, 15, 40)
+    calls = (replace(p, i=(n, 20), o=(n, 20)) for n in sizes)
+    tiles = [config_of_call(q, config, target).size("oh") for q in calls]
+    assert tiles == ([2, 2, 5, 7, 4, 7, 7, 7, 7] if 0 < target.masked_bytes <= 4 else [7] * len(sizes))
+
+
 def test_small_images_with_borders_run_through_a_table() -> None:
     p = Conv.parse("--stag=axb --dtag=axb g32mb1ic32ih7oc32kh5ph2")
     target = host_targets()[0]

@@ -169,7 +169,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         schedule.transposed_results, schedule.pipeline, schedule.schedule,
     )  # fmt: skip
     used -= PASSES_OF_DEVICES  # tests/schedule/test_device_plans.py
-    used -= {"pieces", "clip"}  # of loops whose bounds are given at the call
+    used -= {"pieces", "clip", "inline_indices", "gather_guards"}  # of loops whose bounds are given at the call
     used -= {"interleave"}  # on machines whose fragments have a unit of their own (tests/passes/test_interleave.py)
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"split_fma"}  # on machines without multiply-adds (tests/passes/test_split_fma.py)
