@@ -157,7 +157,10 @@ class Config:
 
     def size(self, loop: str, level: Level = "register") -> int:
         """Return the size of a loop's tile at a level; 1 without a tile."""
-        return dict(self.tiles_at(level)).get(loop, 1)
+        for name, size in self.tiles_at(level):
+            if name == loop:
+                return size
+        return 1
 
     def group_size(self, loop: str) -> int:
         """Return the tile of a thread group along a loop, by default the tile of one thread."""
@@ -349,7 +352,7 @@ def _check_types(words: Mapping[str, Any], consumer: Any) -> None:
         if not CONFIG_ROWS[name].fits(value):
             expected = hint_text(CONFIG_ROWS[name].form.hint)
             raise ConfigError("syntax", f"config: {name}={shown(value)} is not legal: expected {expected}")
-    if not isinstance(consumer, Config | None):
+    if consumer is not None and not isinstance(consumer, Config):
         raise ConfigError("syntax", f"config: consumer={shown(consumer)} is not legal: expected Config or None")
     check_words(words)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Stmt
 from convsmith.ir.walk import loops_of
@@ -105,7 +106,15 @@ class Loops:
 
     def of(self, *kinds: str) -> list[str]:
         """Return the names of the loops in these roles."""
-        return [n for n, k in self.kinds.items() if k in kinds]
+        found = self._by_kind.get(kinds)
+        if found is None:
+            found = self._by_kind[kinds] = [n for n, k in self.kinds.items() if k in kinds]
+        return [*found]
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, ...], list[str]]:
+        """The names that `of` has returned, by their roles."""
+        return {}
 
     def whole(self, name: str, level: str = "thread") -> Loop:
         """Return the loop of that name before it is split."""

@@ -101,10 +101,16 @@ class View:
         coords = tuple(substitute(x, variables) for x in self.coords)
         return replace(self, coords=coords, masks=tuple(substitute(m, variables) for m in self.masks))
 
-    @property
+    @cached_property
     def mask(self) -> Cond:
         """The conjunction of all masks."""
         return conj(self.masks)
+
+    @cached_property
+    def _steps(self) -> Mapping[Index, int]:
+        """The elements by which each variable moves the view."""
+        buffer = Buffer(self.name, dtype(self.dtype), self.layout.shape, self.layout.blocks)
+        return dict(offset(buffer, self.coords).terms)
 
 
 When = Literal["packing", "before", "loop", "main", "after"]
@@ -205,10 +211,9 @@ class Statement:
         return {}
 
 
-def view_steps(view: View) -> dict[Index, int]:
+def view_steps(view: View) -> Mapping[Index, int]:
     """Return the elements by which each variable moves a view."""
-    buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
-    return dict(offset(buffer, view.coords).terms)
+    return view._steps
 
 
 def steps_evenly(steps: Mapping[Index, int], dims: Sequence[str], sizes: Mapping[str, int]) -> bool:

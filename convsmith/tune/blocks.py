@@ -76,11 +76,14 @@ def with_blocks_of_pixels(
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     turns = tiles * traffic.target.costs.call
 
+    known: dict[tuple[Config, tuple[str, ...]], float] = {}
+
     def cycles(of: tuple[Config, tuple[str, ...]]) -> float:
-        each, order = of
-        return traffic.cycles(loops, each, order) + turns * prod(
-            -(-loops.extents[n] // size) for n, size in each.tiles_at("cache")
-        )
+        if of not in known:
+            each, order = of
+            parts = prod(-(-loops.extents[n] // size) for n, size in each.tiles_at("cache"))
+            known[of] = traffic.cycles(loops, each, order) + turns * parts
+        return known[of]
 
     blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
     tiled = [config.changed(cache=(block,)) for block in blocks]

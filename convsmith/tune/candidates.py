@@ -107,10 +107,12 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
         found: list[_ModelledChoice] = []
         needs_all = count > 1 or p.workspace is not None  # the best config may need too much memory
+        rates_again = any(nests.model.unit.rows > 1 for nests in kinds)
+        ratio = inf if needs_all or rates_again else LANE_TIE_RATIO
         for nests in kinds:
             least = min((c.choice.cycles for c in found), default=inf)
             if needs_all or nests.model.multiplying() <= HOPELESS_RATIO * least:
-                found += _of_nests(nests, threads, long)
+                found += _of_nests(nests, threads, long, least, ratio)
         others = (*winograd_configs(p, each, target, threads), *tap_configs(p, whole[0], target, threads))
         found += [_ModelledChoice(Choice(*config), None) for config in others]
         if not found:
@@ -231,8 +233,11 @@ def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], flo
     return [*close, *(c for _, c in expected[len(close) :])]
 
 
-def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoice]:
-    """Yield the candidates of a kind of ``nests``; a ``long`` epilogue has a loop of its own."""
+def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float) -> Iterator[_ModelledChoice]:
+    """Yield the candidates of a kind of ``nests``; a ``long`` epilogue has a loop of its own.
+
+    Candidates are left out that take more than ``ratio`` times the cycles of one before them, or the cycles ``best``.
+    """
     model = nests.model
     target, flip, along = model.target, model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
@@ -276,8 +281,11 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
                 c = c if c.staged_at("pack_at") else nests.complete(loops, c)
                 if (stream := streamed(model, loops, c)) != c.staged("stream"):
                     c = c.changed(stream=stream)
-                cycles = model.cycles(loops, c, most=least)
+                cycles = model.cycles(loops, c, most=least if lane == model.batch else best * ratio)
                 least = min(least, cycles * TIE_RATIO)
+                if cycles > best * ratio:
+                    continue
+                best = min(best, cycles)
                 # A copy of an operand is made at a loop, whose place another order would change.
                 made_by = None if c.staged_at("pack_at") else (model, loops)
                 yield _ModelledChoice(Choice(cycles, emitted(model, loops, c), c), made_by)

@@ -55,10 +55,12 @@ Features = tuple[Section, ...]
 """The features of a kernel: sections that follow one another."""
 
 
-def time(features: Iterable[Section], machine: Machine) -> Terms:
+def time(features: Iterable[Section], machine: Machine, most: float = inf) -> Terms:
     """Return the cycles of a kernel on ``machine`` by cause; overlapped causes have shares of what they take together.
+
+    Sections that follow are left out once those before them take more than ``most`` cycles.
     """
-    prices, terms = machine.prices, Terms()
+    prices, terms, whole = machine.prices, Terms(), 0.0
     for count, causes, slowed, overlap in features:
         for name, share in slowed:
             count *= 1 + (prices[name] - 1) * share
@@ -71,7 +73,11 @@ def time(features: Iterable[Section], machine: Machine) -> Terms:
         if len(alone) > 1:
             alone = _shares(alone, overlap)
         for cause, cycles in alone:
-            terms[cause] = terms.get(cause, 0.0) + count * cycles
+            cycles *= count
+            whole += cycles
+            terms[cause] = terms.get(cause, 0.0) + cycles
+        if whole > most:
+            break
     return terms
 
 
@@ -85,9 +91,12 @@ def _shares(alone: list[tuple[str, float]], overlap: float) -> list[tuple[str, f
     return [(cause, power * share) for cause, power in powers]
 
 
-def cycles(features: Iterable[Section], machine: Machine) -> float:
-    """Return the cycles of a kernel on ``machine``; kernels that differ in the order of additions alone are equal."""
-    return round(sum(time(features, machine).values()), DIGITS)
+def cycles(features: Iterable[Section], machine: Machine, most: float = inf) -> float:
+    """Return the cycles of a kernel on ``machine``; kernels that differ in the order of additions alone are equal.
+
+    If there are more than ``most``, the result is a lower bound, also above ``most``.
+    """
+    return round(sum(time(features, machine, most).values()), DIGITS)
 
 
 def overlapped(*cycles: float) -> float:

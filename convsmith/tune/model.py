@@ -5,7 +5,7 @@ Arithmetic, loads and latency overlap; traffic between memories, packing and cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import gcd, inf, prod
 
@@ -98,11 +98,11 @@ class Model(SharedFacts):
     def cycles(self, loops: Loops, config: Config, near: bool = False, most: float = inf) -> float:
         """Return the cycles of the whole problem on one thread.
 
-        Where operands are ``near``, no load waits for a line. Nor are the lines counted for which windows wait, if
-        there are more than ``most`` cycles without them.
+        Where operands are ``near``, no load waits for a line. If there are more than ``most`` cycles, the result is a
+        lower bound: of windows, without the lines for which they wait.
         """
         if near or config.lane != self.batch:
-            return cycles(self.kernel(loops, config, near), self.target)
+            return cycles(self._sections(loops, config, near), self.target, most)
         least = self.least(loops, config)
         return least if least > most else self.cycles_of_windows(loops, config) + self.exposed_lines(loops, config)
 
@@ -146,10 +146,19 @@ class Model(SharedFacts):
 
     def kernel(self, loops: Loops, config: Config, near: bool = False) -> Features:
         """Return the features of the whole problem on one thread, without the lines that windows wait for."""
-        return *self.nests(loops, config, near), weights_read(self.st, self.target)
+        return tuple(self._sections(loops, config, near))
 
-    def nests(self, loops: Loops, config: Config, near: bool = False) -> Features:
+    def nests(self, loops: Loops, config: Config) -> Features:
         """Return the features of a kernel whose weights are in caches."""
+        return tuple(self._of_nests(loops, config))
+
+    def _sections(self, loops: Loops, config: Config, near: bool = False) -> Iterator[Section]:
+        """Yield the sections of `kernel`, those that take longest first, so that a bound on the cycles ends it soon."""
+        yield from self._of_nests(loops, config, near)
+        yield weights_read(self.st, self.target)
+
+    def _of_nests(self, loops: Loops, config: Config, near: bool = False) -> Iterator[Section]:
+        """Yield the sections of `nests`."""
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
@@ -162,26 +171,25 @@ class Model(SharedFacts):
             again = self.sums_kept(loops, config) - 1
             kept = target.l1.bytes // (2 if again else 1)  # both factors of a block are in a cache
             by_row = self.unit.file == target.vectors.name
-            sections = fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
-            written = [(("write-back", self.written(lane, tile, t.pixels, t.sums)),) for t in tiles]
-            sections += [Section(t.number, causes) for t, causes in zip(tiles, written)]
+            yield from fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
+            for t in tiles:
+                yield Section(t.number, (("write-back", self.written(lane, tile, t.pixels, t.sums)),))
             fragments = sum(-(-t.pixels // self.unit.rows) * t.vectors * t.number for t in tiles)
-            moved = (("sums between blocks", (("fragment_move_far", 2 * fragments),)),)
-            sections += [Section(again, moved)] * (again > 0)
-            sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
+            if again > 0:
+                yield Section(again, (("sums between blocks", (("fragment_move_far", 2 * fragments),)),))
+            yield Section(1, (("calls", (("fragment_configuration", 1),)),))
         else:
-            sections = self.vector_sections(loops, config, tiles, steps, near)
+            yield from self.vector_sections(loops, config, tiles, steps, near)
             if not near and (waits := lines_of_short_runs(self, loops, config, tiles)):
-                sections.append(Section(1, (("far memory", waits),)))
+                yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
-                moved = (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),)
-                sections.append(Section(again, moved))
-        sections += [Section(1, (("packing", events),)) for events in packed(self, config, loops.kinds[lane] == "m")]
-        copy = copied(self, loops, config)
-        sections += [Section(1, (("padded copy", copy),))] if copy else []
+                yield Section(again, (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),))
+        for events in packed(self, config, loops.kinds[lane] == "m"):
+            yield Section(1, (("packing", events),))
+        if copy := copied(self, loops, config):
+            yield Section(1, (("padded copy", copy),))
         if (far := bytes_of_code(self, loops, config) - target.costs.code_kept) > 0:
-            sections.append(Section(passes(self, loops, config), (("code", (("code_byte", far),)),)))
-        return tuple(sections)
+            yield Section(passes(self, loops, config), (("code", (("code_byte", far),)),))
 
     def passes_channels(self, config: Config) -> bool:
         """Return whether tiles of all channels are computed between two tiles of a channel."""
@@ -254,8 +262,8 @@ class Model(SharedFacts):
 
     def vector_sections(
         self, loops: Loops, config: Config, tiles: Sequence[TileCount], steps: int, near: bool = False
-    ) -> list[Section]:
-        """Return the sections of register ``tiles``, whose sums have ``steps`` steps."""
+    ) -> Iterator[Section]:
+        """Yield the sections of register ``tiles``, whose sums have ``steps`` steps."""
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         kind, is_held = loops.kinds[lane], bool(config.staged("resident"))
         in_order = {view.name for view in self.st.factors} <= config.packed  # prefetchers follow packed data
@@ -299,7 +307,6 @@ class Model(SharedFacts):
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
-        sections = []
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
@@ -331,10 +338,10 @@ class Model(SharedFacts):
             if evicted:
                 causes.append(("evictions", evicted))
             slow = tuple(slowed)
-            sections.append(Section(count * steps, tuple(causes), slow))
+            yield Section(count * steps, tuple(causes), slow)
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
-                sections.append(Section(count * steps, (("far memory", ((self.far_line, far),)),), slow))
+                yield Section(count * steps, (("far memory", ((self.far_line, far),)),), slow)
         for m, v, count, _ in tiles:
             held = m * v
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
@@ -351,9 +358,8 @@ class Model(SharedFacts):
             elif along_rows and (spilled := self.spilled_by_taps(loops, tile, lane, m, v)):
                 finish.append(("spilled", spilled))
             if finish:
-                sections.append(Section(count, (("write-back", tuple(finish)),)))
-            sections.append(Section(count, (("calls", ((turn, 1),)),)))
-        return sections
+                yield Section(count, (("write-back", tuple(finish)),))
+            yield Section(count, (("calls", ((turn, 1),)),))
 
     def _hidden(self) -> float:
         """Return the fraction of the registers that accumulators may use before write-back shows."""

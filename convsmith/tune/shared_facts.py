@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import gcd, prod
+from typing import Any
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
@@ -66,6 +67,8 @@ class SharedFacts:
         self._filled: dict[tuple[str, ...], int] = {}
         self._bordered: dict[str, bool] = {}
         self._counts: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+        self.tiles: dict[tuple[object, ...], list[Any]] = {}
+        """The register tiles of configs, counted by their sizes (`tune/tile_counts.py`)."""
         self._evicts: dict[tuple[object, ...], bool] = {}
         self._at_border: dict[tuple[object, ...], tuple[int, int]] = {}
         self._windows: dict[tuple[object, ...], float] = {}

@@ -42,6 +42,15 @@ def parts_inside(facts: SharedFacts, loops: Loops, config: Config) -> list[TileC
 
 
 def _tiles(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> list[TileCount]:
+    """Return the tiles, or their parts where they are ``cut``; configs that differ elsewhere share them."""
+    key = (config.lane, config.tiles_at("register"), cut, *loops.extents.items())
+    found = facts.tiles.get(key)
+    if found is None:
+        found = facts.tiles[key] = _counted(facts, loops, config, cut)
+    return found
+
+
+def _counted(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> list[TileCount]:
     lane, tile, inside = config.lane, dict(config.tiles_at("register")), facts.inside if cut else {}
     along_k, lanes = loops.kinds[lane] == "k", facts.filled(lane)
     columns: list[tuple[int, float]]

@@ -137,6 +137,8 @@ class Traffic:
         self._once: dict[tuple[str, ...], float] = {}
         self._tiles: dict[tuple[object, ...], _NestPart] = {}
         """The bytes that a config's register tile moves, its sums included, in any order of the loops around it."""
+        self._moved: dict[tuple[object, ...], MovedBytes] = {}
+        """The bytes that a nest moves, by the order of the loops around its register tile that run more than once."""
 
     def of(self, config: Config, kept: int = 1) -> list[TouchedArray]:
         """Return the operands under ``config``, which packs some of them; memory keeps ``kept`` partial sums for each
@@ -186,17 +188,21 @@ class Traffic:
         operands = self.of(config, lanes if parts else 1)
         costs = self.target.costs
         held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, costs.pages_near // costs.page)
-        loops_around, tile_loops = _levels(loops, config, lanes, config.order if order is None else order)
+        sizes = _tile(loops, config, lanes)
+        loops_around, tile_loops = _levels(loops, config, sizes, config.order if order is None else order)
         tiles = (config.tiles_at(level) for level in ("register", "k_step", "cache"))
         key = (config.lane, config.fuse, config.reduce, config.staged("pack"), *tiles)
         if key not in self._tiles:
             extents: dict[str, int] = {}
             for n in loops.extents:
-                extents |= self.spread(loops, n, min(_tile(config, n, lanes), loops.extents[n]))
+                extents |= self.spread(loops, n, min(sizes[n], loops.extents[n]))
             inner = _NestPart.once(extents, operands)
             self._tiles[key] = self.around(loops, tile_loops, inner, operands, held)
-        whole = self.around(loops, loops_around, self._tiles[key], operands, held)
-        return MovedBytes(*(sum(x) for x in whole.moved))
+        running = (*key, *(loop for loop in loops_around if loop.trips > 1))
+        if running not in self._moved:
+            whole = self.around(loops, loops_around, self._tiles[key], operands, held)
+            self._moved[running] = MovedBytes(*(sum(x) for x in whole.moved))
+        return self._moved[running]
 
     def around(
         self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]
@@ -260,15 +266,20 @@ class _Level(NamedTuple):
     in_registers: bool
 
 
-def _tile(config: Config, loop: str, lanes: int) -> int:
-    """Return the iterations of a loop within a register tile, whose vectors have ``lanes``."""
-    return max(config.size(loop), dict(config.tiles_at("k_step")).get(loop, 1), lanes if loop == config.lane else 1)
+def _tile(loops: Loops, config: Config, lanes: int) -> dict[str, int]:
+    """Return the iterations of each loop within a register tile, whose vectors have ``lanes``."""
+    sizes = dict.fromkeys(loops.extents, 1)
+    for name, size in (*config.tiles_at("register"), *config.tiles_at("k_step"), (config.lane, lanes)):
+        sizes[name] = max(sizes[name], size)
+    return sizes
 
 
 def _levels(
-    loops: Loops, config: Config, lanes: int, order: tuple[str, ...]
+    loops: Loops, config: Config, sizes: dict[str, int], order: tuple[str, ...]
 ) -> tuple[list[_Level], list[_Level]]:  # fmt: skip
-    """Return the loops around a register tile, which are in ``order``, and around its sums, outermost first."""
+    """Return the loops around a register tile of these ``sizes``, which are in ``order``, and around its sums,
+    outermost first.
+    """
     left = dict(loops.extents)
     around = []
     for n, size in config.tiles_at("cache"):
@@ -276,6 +287,6 @@ def _levels(
             around.append(_Level(n, -(-left[n] // size), left[n], False))
             left[n] = size
     names = [n for n in dict.fromkeys((*order, *left)) if n in left and loops.kinds[n] != "k"]
-    around += [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], False) for n in names]
+    around += [_Level(n, -(-left[n] // sizes[n]), left[n], False) for n in names]
     reduce = dict.fromkeys((*config.reduce, *loops.of("k")))
-    return around, [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], True) for n in reduce]
+    return around, [_Level(n, -(-left[n] // sizes[n]), left[n], True) for n in reduce]
