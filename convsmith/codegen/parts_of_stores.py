@@ -7,6 +7,7 @@ has left for the cache, so that a result to which sums are added, pixel by pixel
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
+from convsmith.ir.intern import nodes
 from convsmith.ir.stmt import Kernel, Store
 from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes
@@ -34,7 +35,14 @@ def parts_of_store(t: DType, lanes: Lanes, updated: bool) -> list[int]:
 
 
 def updated_results(kernel: Kernel) -> list[Buffer]:
-    """Return the arrays of ``kernel`` whose elements it computes from their previous contents."""
-    bodies = (kernel.body, *(f.body for f in kernel.functions))
-    stores = (s for body in bodies for s in statements_of(body) if isinstance(s, Store) and s.buffer in kernel.params)
-    return list(dict.fromkeys(s.buffer for s in stores if any(v.buffer == s.buffer for v in loads_of(s.value))))
+    """Return the arrays of ``kernel`` whose elements it computes from their previous contents; each of its functions
+    asks again.
+    """
+    known, bodies = nodes(), (kernel.body, *(f.body for f in kernel.functions))
+    key = (updated_results, kernel.params, *bodies)
+    found: list[Buffer] | None = known.get(key)
+    if found is None:
+        stores = (s for x in bodies for s in statements_of(x) if isinstance(s, Store) and s.buffer in kernel.params)
+        updated = (s.buffer for s in stores if any(v.buffer == s.buffer for v in loads_of(s.value)))
+        found = known[key] = list(dict.fromkeys(updated))
+    return found

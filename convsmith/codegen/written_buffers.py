@@ -13,10 +13,17 @@ def written_buffers(body: Stmt, functions: Sequence[Function]) -> set[Buffer]:
     """Return the buffers that a statement writes, itself or by the ``functions`` that it calls; the contents of other
     buffers are constant while it runs.
     """
-    stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
-    stored |= {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
-    stored |= {s.tensor for s in statements_of(body) if isinstance(s, TensorCopy) and s.is_store}
-    calls = [s for s in statements_of(body) if isinstance(s, Call)]
+    stored: set[Buffer] = set()
+    calls: list[Call] = []
+    for s in statements_of(body):
+        if isinstance(s, (Store, AtomicAdd)):
+            stored.add(s.buffer)
+        elif isinstance(s, (AsyncCopy, Invoke)):
+            stored.add(s.dst.buffer)
+        elif isinstance(s, TensorCopy) and s.is_store:
+            stored.add(s.tensor)
+        elif isinstance(s, Call):
+            calls.append(s)
     known = {f.name: f for f in functions}
     writes = {name: written_buffers(known[name].body, functions) for name in {s.function for s in calls}}
     for s in calls:

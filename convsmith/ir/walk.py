@@ -184,20 +184,24 @@ def variables_of(n: AnyNode) -> frozenset[Var]:
         return n._variables  # type: ignore[union-attr,no-any-return]
     except AttributeError:
         pass
-    found: frozenset[Var] = frozenset((n,)) if type(n) is Var else _NONE
-    for c in children(n):
-        try:
-            below: frozenset[Var] = c._variables  # type: ignore[union-attr]
-        except AttributeError:
-            below = variables_of(c)
-        if not below <= found:
-            found = found | below if found else below
-    _KEEP[isinstance(n, Stmt)](n, found)
+    t = type(n)
+    if t is Affine:
+        atoms = [a for a, _ in n.terms]  # type: ignore[union-attr]
+        found = frozenset(atoms)
+        if not _ONLY_VARIABLES.issuperset(map(type, atoms)):
+            found = _NONE.union(*map(variables_of, atoms))
+    elif t is Var:
+        found = frozenset((n,))  # type: ignore[arg-type]
+    else:
+        parts = [getattr(c, "_variables", None) or variables_of(c) for c in _CHILDREN.get(t, _no_children)(n)]
+        found = parts[0] if len(parts) == 1 else _NONE.union(*parts)
+    (_KEEP_STATEMENT if t in _STATEMENTS else _KEEP_NODE)(n, found)
     return found
 
 
 _NONE: frozenset[Var] = frozenset()
-_KEEP = (Node.__dict__["_variables"].__set__, Stmt.__dict__["_variables"].__set__)
+_ONLY_VARIABLES = frozenset({Var})
+_KEEP_NODE, _KEEP_STATEMENT = Node.__dict__["_variables"].__set__, Stmt.__dict__["_variables"].__set__
 
 
 def bound_in(s: Stmt) -> set[Var]:

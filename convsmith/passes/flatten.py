@@ -19,11 +19,17 @@ def offset(buffer: Buffer, index: tuple[Index, ...]) -> Index:
     """Return the offset in elements of the logical ``index`` in ``buffer``."""
     if len(buffer.blocks) == 1 and buffer.blocks[0].stride == 1:
         return index[0]
+    const = 0
+    coeffs: dict[Index, int] = {}
+    if len({b.dim for b in buffer.blocks}) == len(buffer.blocks):
+        for b in buffer.blocks:
+            const += index[b.dim].const * b.stride
+            for atom, c in index[b.dim].terms:
+                coeffs[atom] = coeffs.get(atom, 0) + c * b.stride
+        return make_sum(const, coeffs)
     per_dim: dict[int, list[LayoutBlock]] = {}
     for b in buffer.blocks:
         per_dim.setdefault(b.dim, []).append(b)
-    const = 0
-    coeffs: dict[Index, int] = {}
     for dim, blocks in per_dim.items():
         inner = 1
         for n, b in enumerate(reversed(blocks)):

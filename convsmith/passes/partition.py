@@ -23,7 +23,7 @@ from convsmith.arith.ranges import Range, Unbounded
 from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
 from convsmith.ir.intern import Node, nodes
 from convsmith.ir.stmt import For, Kernel, Stmt, block
-from convsmith.ir.walk import AnyNode, children, loops_of, variables_of, walk
+from convsmith.ir.walk import AnyNode, children, loops_of, variables_of
 from convsmith.passes.contracts import FLATTENED, LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, has_loop, loop_range, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
@@ -73,8 +73,11 @@ def _tests_within(e: AnyNode) -> Tests:
     known = nodes()
     tests: Tests | None = known.get((_tests_within, e))
     if tests is None:
-        found = (n for n in walk(e) if isinstance(n, (Ge0, Eq0, Min, Max)))
-        tests = known[_tests_within, e] = {n: variables_of(n) for n in found}
+        tests = {e: variables_of(e)} if isinstance(e, (Ge0, Eq0, Min, Max)) else {}
+        for part in children(e):
+            if type(part) is not Var:
+                tests |= _tests_within(part)
+        known[_tests_within, e] = tests
     return tests
 
 
@@ -149,6 +152,9 @@ class _Partition(ScopedRewriter):
         lo, hi = loop.lo.const, loop.hi.const
         if hi <= lo:
             return self._For(loop)
+        tests = _tests(loop.body, self.tests, self.exact)
+        if self.simple and not any([loop.var in names for names in tests.values()]):
+            return self._For(loop)  # one piece, which is already simplified
         inner = dict(self.ranges)
         inner[loop.var] = (lo, hi - 1)
         boxes: dict[Var, Range] = {}
@@ -161,7 +167,6 @@ class _Partition(ScopedRewriter):
             inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
-        tests = _tests(loop.body, self.tests, self.exact)
         cuts = _cuts(loop.var, (lo, hi - 1), tests, boxes)
         if cuts is None:
             return self._For(loop)
