@@ -109,29 +109,48 @@ def _cuts(
         return [r[0], r[1] + 1]
     if count > MAX_POINTS:
         return None
-    changes = np.zeros(count - 1, bool)
+    changes: set[int] = set()
     for test, names in decided.items():
-        others = sorted(names - {var}, key=str)
-        shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
-        if prod(shape) > MAX_POINTS:
+        found = _changes(test, {var: r} | {v: inner[v] for v in sorted(names - {var}, key=str)}, constants)
+        if found is None:
             return None
-        if prod(shape) <= MAX_SCALAR_POINTS:
-            box = [range(inner[v][0], inner[v][1] + 1) for v in others]
-            found = []
-            for n in range(count):
-                points = (dict(zip((var, *others), (r[0] + n, *point))) for point in product(*box))
-                found.append([outcome for point in points for outcome in _outcomes(test, point, constants)])
-            changes |= [a != b for a, b in pairwise(found)]
-            continue
-        values: dict[Var, np.ndarray] = {}
-        for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):
-            grid = np.arange(shape[axis], dtype=np.int64) + lo
-            values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        for result in _outcomes(test, values, constants):
-            if np.ndim(result) and len(result) == count:
-                rows = result.reshape(count, -1)
-                changes |= (rows[1:] != rows[:-1]).any(1)
-    return [r[0], *(np.flatnonzero(changes) + r[0] + 1).tolist(), r[1] + 1]
+        changes |= found
+    return [r[0], *sorted(changes), r[1] + 1]
+
+
+def _changes(test: Test, box: dict[Var, Range], constants: bool) -> frozenset[int] | None:
+    """Return the iterations of the loop over the first variable of ``box`` at which an outcome of ``test`` differs from
+    that of the iteration before, for some values of the other variables. None if the box has too many points.
+
+    The table of nodes keeps the result, because the pieces of a loop have many tests in common.
+    """
+    known, key = nodes(), (_changes, test, constants, *box.items())
+    if key not in known:
+        known[key] = _evaluated_changes(test, box, constants)
+    return known[key]  # type: ignore[no-any-return]
+
+
+def _evaluated_changes(test: Test, box: dict[Var, Range], constants: bool) -> frozenset[int] | None:
+    (_, (start, _)), *_ = box.items()
+    count, *_ = shape = [hi - lo + 1 for lo, hi in box.values()]
+    if prod(shape) > MAX_POINTS:
+        return None
+    if prod(shape) <= MAX_SCALAR_POINTS:
+        every = product(*(range(lo, hi + 1) for lo, hi in box.values()))
+        outcomes = [_outcomes(test, dict(zip(box, point)), constants) for point in every]
+        each = prod(shape[1:])
+        rows = [outcomes[n * each : (n + 1) * each] for n in range(count)]
+        return frozenset(start + n for n, (a, b) in enumerate(pairwise(rows), 1) if a != b)
+    values: dict[Var, np.ndarray] = {}
+    for axis, (v, (lo, _)) in enumerate(box.items()):
+        grid = np.arange(shape[axis], dtype=np.int64) + lo
+        values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    changes = np.zeros(count - 1, bool)
+    for result in _outcomes(test, values, constants):
+        if np.ndim(result) and len(result) == count:
+            outcome = result.reshape(count, -1)
+            changes |= (outcome[1:] != outcome[:-1]).any(1)
+    return frozenset((np.flatnonzero(changes) + start + 1).tolist())
 
 
 class _Partition(ScopedRewriter):
