@@ -19,7 +19,7 @@ from convsmith.ir.index import (
     Quot,
     Term,
     Var,
-    make_sum,
+    from_sorted,
 )
 
 
@@ -175,7 +175,7 @@ class ScalarEmitter:
                 raise InternalError(f"element {e} of {buffer.name} may not be the first of a byte")
             rest, const = tuple((atom, c // each) for atom, c in rest), const // each
         if rest:
-            moved = make_sum(0, dict(rest))
+            moved = from_sorted(0, rest)
             base = self.put(
                 f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, {self.it} {self.index(moved)}"
             )
@@ -195,4 +195,4 @@ class ScalarEmitter:
                 base = self.pointers[atom]
                 rest = (*rest[:n], *rest[n + 1 :])
                 break
-        return base, rest, make_sum(e.const, dict(rest))
+        return base, rest, from_sorted(e.const, rest)

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
+from convsmith.ir.index import Index, Max, Min, Var, as_index, from_sorted
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import LANE, Alloc, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
+from convsmith.ir.stmt import LANE, Alloc, Block, Call, For, Function, Kernel, PointerLoad, Prefetch, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.border_places import name_places
@@ -40,11 +40,10 @@ class _Abstract(Rewriter):
 
     def split(self, e: Index) -> tuple[Index, Index]:
         """Return ``e`` as (part of free variables, part of local variables); the constant belongs to the local part."""
-        out: dict[Index, int] = {}
-        local: dict[Index, int] = {}
-        for a, c in e.terms:
-            (out if variables_of(a) <= self.free else local)[a] = c
-        return make_sum(0, out), make_sum(e.const, local)
+        is_free = [variables_of(a) <= self.free for a, _ in e.terms]
+        out = tuple([t for t, free in zip(e.terms, is_free) if free])
+        local = tuple([t for t, free in zip(e.terms, is_free) if not free])
+        return from_sorted(0, out), from_sorted(e.const, local)
 
     def position(self, buffer: Buffer, e: Index) -> Index:
         free, local = self.split(e)
@@ -118,9 +117,16 @@ class _Outline(Rewriter):
         self.functions: list[Function] = []
         self.alike: dict[Hashable, list[Function]] = {}
         """Functions with the same parameters, whose statements have the same classes and bounds."""
+        self.fields: dict[Function, tuple[Any, ...]] = {}
         self.texts: dict[Function, str] = {}
         self.calls: dict[Stmt, Stmt] = {}
         """The call of each statement; copies of a loop may have the same body."""
+
+    def fields_of(self, f: Function) -> tuple[Any, ...]:
+        """Return the fields of the statements of the body; functions whose fields are equal have equal texts."""
+        if f not in self.fields:
+            self.fields[f] = _fields(f.body)
+        return self.fields[f]
 
     def text(self, f: Function) -> str:
         """Return the text of the body, which is equal for equal functions of the same parameters."""
@@ -132,7 +138,8 @@ class _Outline(Rewriter):
         """Return an earlier function that equals ``f``, or else ``f`` itself, which is stored."""
         statements = tuple((s.lo, s.hi) if isinstance(s, For) else type(s) for s in statements_of(f.body))
         alike = self.alike.setdefault((tuple((v, b.name) for v, b in f.pointers), len(f.indices), statements), [])
-        found = next((x for x in alike if self.text(x) == self.text(f)), None)
+        found = next((x for x in alike if self.fields_of(x) == self.fields_of(f)), None)
+        found = found or next((x for x in alike if self.text(x) == self.text(f)), None)
         if found is None:
             alike.append(f)
             self.functions.append(f)
@@ -162,6 +169,14 @@ class _Outline(Rewriter):
         self.sources.setdefault(f.name, []).append(s)
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
         return allocate(abstract.memory, Call(f.name, starts, tuple(abstract.indices)))
+
+
+def _fields(s: Stmt) -> tuple[Any, ...]:
+    """Return the class and the fields of ``s``, and of the statements in it."""
+    if isinstance(s, Block):
+        return tuple([_fields(x) for x in s.stmts])
+    values = [getattr(s, name) for name in type(s).__match_args__]  # type: ignore[attr-defined]
+    return type(s), *(_fields(x) if isinstance(x, Stmt) else x for x in values)
 
 
 @stages(*FLATTENED, ensures=TENSORISED)

@@ -9,7 +9,7 @@ that the loop's body allocates, and positions that contain the loop's variable i
 from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Term, Var, make_sum
+from convsmith.ir.index import Index, Term, Var, from_sorted
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Carried, For, Kernel, PointerLoad, Prefetch, Stmt, Store
@@ -36,23 +36,26 @@ class _Carry(Rewriter):
 
     def position(self, buffer: Buffer, e: Index) -> Index:
         var = self.loop.var
-        base: dict[Index, int] = {}
-        offset: dict[Index, int] = {}
+        base: list[Term] = []
+        offset: list[Term] = []
+        step = 0
         for a, c in e.terms:
-            names = {a} if type(a) is Var else variables_of(a)
-            hidden = a is not var and var in names
-            (offset if hidden or names & self.local else base)[a] = c
-        step = base.get(var, 0)
-        whole = (c % buffer.dtype.per_byte == 0 or a in self.passed for a, c in base.items())
+            names = variables_of(a)
+            if (a is var or var not in names) and names.isdisjoint(self.local):
+                base.append((a, c))
+                step = c if a is var else step
+            else:
+                offset.append((a, c))
+        whole = (c % buffer.dtype.per_byte == 0 or a in self.passed for a, c in base)
         if not (step and all(whole)):  # a pointer points at a whole byte
             return e
-        key_expr = make_sum(0, base)
+        key_expr = from_sorted(0, tuple(base))
         key = (buffer, key_expr.terms)
         if key not in self.pointers:
             number = sum(1 for b, _ in self.pointers if b is buffer)
             name = f"{buffer.name}.{var.name}" + (f".{number}" if number else "")
             self.pointers[key] = Carried(Var(name), buffer, substitute(key_expr, {var: self.loop.lo}), step)
-        return self.pointers[key].var + make_sum(e.const, offset)
+        return self.pointers[key].var + from_sorted(e.const, tuple(offset))
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         if buffer.in_registers or buffer in self.within:

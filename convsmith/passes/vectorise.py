@@ -52,9 +52,10 @@ class LaneMap(Rewriter):
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
         """Return the index of the first lane and the lanes; None if the access is equal for all lanes."""
-        if not any([self.var in variables_of(i) for i in index]):
+        moves = [self.var in variables_of(i) for i in index]
+        if not any(moves):
             return index, self.first(buffer, index) if self.active == 1 else None
-        first = tuple([self.at_start(i) for i in index])
+        first = tuple([self.at_start(i) if moved else i for i, moved in zip(index, moves)])
         whole = offset(buffer, index)
         moving = [(a, c) for a, c in whole.terms if self.var in variables_of(a)]
         if len(moving) == 1 and moving[0][0] is self.var:
