@@ -1,4 +1,4 @@
-"""Where an ONNX model spends its time in convolutions, and what convsmith's kernels would win.
+"""The time that an ONNX model spends in each convolution, and the time that convsmith's kernels would save.
 
     pip install '.[onnx]'
     python examples/profile_onnx.py [model.onnx]

@@ -6,7 +6,7 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convsmith.arith.ranges import Range, try_interval
@@ -41,12 +41,7 @@ from convsmith.ir.stmt import (
     Store,
 )
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
-from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
-
-
-def accesses(body: Stmt) -> Iterator[Load | Store]:
-    """Yield the loads and stores of a statement."""
-    yield from (x for x in walk(body) if isinstance(x, (Load, Store)))
+from convsmith.ir.walk import accesses_of, bound_in, statements_of, variables_of
 
 
 class FunctionEmitter(ValueEmitter):
@@ -489,7 +484,7 @@ class FunctionEmitter(ValueEmitter):
         if self.has_vector_lengths:
             self.declared["declare i64 @llvm.umin.i64(i64, i64)"] = None
             rest = self.put(f"call i64 @llvm.umin.i64(i64 {rest}, i64 {self.whole_units()})")
-        for n in sorted({x.lanes.count for x in accesses(s.body) if x.lanes and not self.is_held(x.buffer)}):
+        for n in sorted({x.lanes.count for x in accesses_of(s.body) if x.lanes and not self.is_held(x.buffer)}):
             if self.has_vector_lengths:
                 lanes = self.put(f"mul nsw nuw i64 {rest}, {n}")
                 self.predicates[n] = self.put(f"trunc i64 {lanes} to i32")

@@ -113,9 +113,7 @@ class Atom(Index):
     def order(self) -> str:
         raise NotImplementedError
 
-    @property
-    def const(self) -> int:
-        return 0
+    const = 0
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -18,9 +18,8 @@ _OF_PROCESS: Table = {}
 _TABLE: ContextVar[Table] = ContextVar("convsmith_nodes", default=_OF_PROCESS)
 
 
-def nodes() -> Table:
-    """Return the present table, in which facts about its nodes may be kept under keys of their own."""
-    return _TABLE.get()
+nodes = _TABLE.get
+"""Returns the present table, in which facts about its nodes may be kept under keys of their own."""
 
 
 @contextmanager

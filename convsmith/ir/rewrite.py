@@ -79,18 +79,30 @@ def _unchanged(e: Any) -> Any:
     return e
 
 
+class _Methods(dict[type, Callable[[Any, Any], Any]]):
+    """The methods of a class of rewriters, by the class of the nodes that they rewrite."""
+
+    def __init__(self, cls: type["Rewriter"]) -> None:
+        super().__init__()
+        self._cls = cls
+
+    def __missing__(self, t: type) -> Callable[[Any, Any], Any]:
+        method = self[t] = self._cls._method(t)
+        return method
+
+
 class Rewriter:
     """Rebuilds a tree bottom-up; subclasses define ``visit_X`` for nodes of class ``X``.
 
     Such a method takes the place of the default, and calls ``rebuild`` to rewrite the children.
     """
 
-    _methods: dict[type, Callable[[Any, Any], Any]] = {}
+    _methods: _Methods
     _has_expressions = False
     """Whether a method handles indices, conditions or values."""
 
     def __init_subclass__(cls) -> None:
-        cls._methods = {}
+        cls._methods = _Methods(cls)
         own = (c for c in cls.__mro__ if c not in Rewriter.__mro__)
         cls._has_expressions = any(not _METHODS.isdisjoint(c.__dict__) for c in own)
 
@@ -105,21 +117,18 @@ class Rewriter:
         default: Callable[[Any, Any], Any] = getattr(cls, "_" + name, cls._leaf)
         if t in WITHOUT_STATEMENTS and not cls._has_expressions:
             default = cls._leaf
-        m: Callable[[Any, Any], Any] = getattr(cls, f"visit_{name}", default)
-        cls._methods[t] = m
-        return m
+        method: Callable[[Any, Any], Any] = getattr(cls, f"visit_{name}", default)
+        return method
 
     def stmt(self, s: Stmt) -> Stmt:
         """Return the rewritten statement."""
-        t = type(s)
-        return (self._methods.get(t) or self._method(t))(self, s)  # type: ignore[no-any-return]
+        return self._methods[type(s)](self, s)  # type: ignore[no-any-return]
 
     def expr(self, e: Any) -> Any:
         """Return the rewritten index, condition or value."""
         out = self._memo.get(e)
         if out is None:
-            t = type(e)
-            out = self._memo[e] = (self._methods.get(t) or self._method(t))(self, e)
+            out = self._memo[e] = self._methods[type(e)](self, e)
         return out
 
     def rebuild(self, n: Any) -> Any:
@@ -197,8 +206,7 @@ class Rewriter:
     # -- values
     def index(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
         """Return the rewritten indices of an access."""
-        expr = self.expr
-        return tuple([expr(i) for i in index])
+        return tuple(map(self.expr, index))
 
     def _Load(self, v: Load) -> Value:
         index = self.index(v.index)
@@ -333,6 +341,9 @@ class Rewriter:
         return s if step is s.step else Release(step, s.to_cluster)
 
     _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _Meet = _ShareRegisters = _Turn = _leaf
+
+
+Rewriter._methods = _Methods(Rewriter)
 
 
 class Substitute(Rewriter):

@@ -174,6 +174,11 @@ def loads_of(v: Value) -> Iterator[Load]:
             stack.extend([c for c in children(x)[::-1] if isinstance(c, Value)])
 
 
+def accesses_of(n: AnyNode) -> Iterator[Load | Store]:
+    """Yield the loads and stores in ``n``."""
+    yield from (x for x in walk(n) if isinstance(x, (Load, Store)))
+
+
 EXPRESSIONS = frozenset(t.__name__ for t in _CHILDREN if t not in _STATEMENTS) | {"Var", "Const", "Never"}
 """Names of the classes of indices, conditions and values."""
 
@@ -184,24 +189,17 @@ def variables_of(n: AnyNode) -> frozenset[Var]:
         return n._variables  # type: ignore[union-attr,no-any-return]
     except AttributeError:
         pass
-    t = type(n)
-    if t is Affine:
-        atoms = [a for a, _ in n.terms]  # type: ignore[union-attr]
-        found = frozenset(atoms)
-        if not _ONLY_VARIABLES.issuperset(map(type, atoms)):
-            found = _NONE.union(*map(variables_of, atoms))
-    elif t is Var:
-        found = frozenset((n,))  # type: ignore[arg-type]
+    if isinstance(n, Var):
+        found = frozenset((n,))
     else:
-        parts = [getattr(c, "_variables", None) or variables_of(c) for c in _CHILDREN.get(t, _no_children)(n)]
+        parts = [getattr(c, "_variables", None) or variables_of(c) for c in children(n)]
         found = parts[0] if len(parts) == 1 else _NONE.union(*parts)
-    (_KEEP_STATEMENT if t in _STATEMENTS else _KEEP_NODE)(n, found)
+    _KEEP[type(n) in _STATEMENTS](n, found)
     return found
 
 
 _NONE: frozenset[Var] = frozenset()
-_ONLY_VARIABLES = frozenset({Var})
-_KEEP_NODE, _KEEP_STATEMENT = Node.__dict__["_variables"].__set__, Stmt.__dict__["_variables"].__set__
+_KEEP = (Node.__dict__["_variables"].__set__, Stmt.__dict__["_variables"].__set__)
 
 
 def bound_in(s: Stmt) -> set[Var]:

@@ -53,7 +53,7 @@ def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
 
 def has_loop(loop: For, names: Collection[str]) -> bool:
     """Return whether ``loop`` or a loop in it has one of the ``names``."""
-    return any(name in names for name in _below_loop(loop)[0])
+    return not set(names).isdisjoint(_below_loop(loop)[0])
 
 
 def _below_loop(loop: For) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:

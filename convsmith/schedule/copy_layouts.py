@@ -15,8 +15,8 @@ from convsmith.passes.buffer_layouts import BufferLayout, InnerBlocks, LongRows,
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import WarpTile
-from convsmith.schedule.loops import Loops, fused_dims
-from convsmith.schedule.nest import Nest, tile_of
+from convsmith.schedule.loops import Loops, fused_dims, tile_of
+from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
 
 

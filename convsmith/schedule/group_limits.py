@@ -18,8 +18,8 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
 from convsmith.schedule.grid import l2_flaw, launched_sizes
 from convsmith.schedule.group_fragments import registers_of
-from convsmith.schedule.loops import Loop, Loops, terms_of_part
-from convsmith.schedule.nest import Nest, tile_of
+from convsmith.schedule.loops import Loop, Loops, terms_of_part, tile_of
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.registers import check_words
 from convsmith.statement.statement import Statement, View
 

@@ -125,6 +125,13 @@ class Loops:
         return Loop(name, of, self.dims[of], self.kinds[of], level, extent, tile, is_tiled)
 
 
+def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:
+    """Return the iterations of a loop in the tile of a group and in the tile of a thread; (1, 1) for a loop that runs
+    once.
+    """
+    return (config.group_size(loop), config.size(loop)) if loops.extents[loop] > 1 else (1, 1)
+
+
 def fused_name(a: str, b: str) -> str:
     """Return the name of the loop that results from fusing two loops."""
     return f"{a}_{b}"

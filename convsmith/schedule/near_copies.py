@@ -7,7 +7,7 @@ them that pack before the main one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -174,7 +174,7 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     return CopyNest(extents, moves, view.dtype, view.dtype, plain, masked, ending, (*ends, *borders), times)
 
 
-def _rows(steps: dict[Index, int], merged: tuple[Loop, ...]) -> int:
+def _rows(steps: Mapping[Index, int], merged: tuple[Loop, ...]) -> int:
     """Return the extent of the dim that ``merged`` loops index together."""
     moves = [x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in merged]
     return 1 + sum((x.extent - 1) * move // min(moves) for x, move in zip(merged, moves))

@@ -16,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.fusing import fuse_dims, writes_lines_by_class
 from convsmith.schedule.grid import in_blocks
 from convsmith.schedule.group_fragments import WarpTile, lane_row, warp_tile
-from convsmith.schedule.loops import Loop, Loops, terms_of_part
+from convsmith.schedule.loops import Loop, Loops, terms_of_part, tile_of
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
@@ -105,7 +105,7 @@ class Nest:
 
     @cached_property
     def reduce(self) -> tuple[Loop, ...]:
-        """The same loops, followed by the loops of the reduction that are unrolled."""
+        """The `steps`, followed by the loops of the reduction that are unrolled."""
         return self.at("class", "thread", "cache", "register", k=True)
 
     @cached_property
@@ -503,10 +503,3 @@ class _GroupTiles(NestBuilder):
             yield own, f"t{letter}", ("group", inner)
         if run > 1:
             yield run, f"{last}v", (inner, "instruction")
-
-
-def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:
-    """Return the iterations of a loop in the tile of a group and in the tile of a thread; (1, 1) for a loop that runs
-    once.
-    """
-    return (config.group_size(loop), config.size(loop)) if loops.extents[loop] > 1 else (1, 1)

@@ -54,7 +54,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
         return config
     unit = max(config.size(inner), dict(config.tiles_at("k_step")).get(inner, 1))
     parts = -(-panel // target.l2.kept)
-    depth = -(-loops.extents[inner] // (parts * unit)) * unit
+    depth = -(-loops.extents[inner] // (parts * unit)) * unit  # rounded up, as one more part would cost more
     pixels = prod(loops.extents[n] for n in loops.of("m"))
     tiles = -(-loops.extents[config.lane] // wide)
     held = max(1, target.l2.bytes // (pixels * wide * dtype(st.acc).bytes))

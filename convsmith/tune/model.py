@@ -12,12 +12,11 @@ from math import gcd, inf, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.value import MAX_SPREAD
-from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
-from convsmith.statement.statement import Statement
 from convsmith.tune.code_size import bytes_of_code, passes
+from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
 from convsmith.tune.far_lines import lines_of_memory, lines_of_short_runs, outpaces_prefetcher
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
@@ -490,13 +489,3 @@ class Model(SharedFacts):
         full.
         """
         return (("lane_sum", held / 2 if held <= self.lanes // 2 else -(-held // self.lanes) * self.lanes),)
-
-
-def weights_read(st: Statement, target: Machine, passes: int = 1) -> Section:
-    """Return the section of loading the constant operands of a statement: once in each call where no cache keeps them
-    for the next one, and in each of the ``passes`` over them what the last cache does not keep.
-    """
-    nbytes = sum(view.layout.size * dtype(view.dtype).bytes for view in st.factors if view.constant)
-    again = passes - bool(target.costs.weights_byte)
-    beyond = again * max(nbytes - target.costs.weights_near, 0)
-    return Section(1, (("cold weights", (("weights_byte", nbytes), ("memory_weight", beyond))),))

@@ -25,7 +25,9 @@ MIN_BLOCK_STEPS = 8
 BLOCK_OF_L2 = 16
 """The part of the second-level cache that the factors of a block fill is one by this number, if that is enough."""
 BLOCK_OF_VECTORS = 4
-"""The same part for vectors, which load the sums of a block again at a higher price."""
+"""The part that the factors of a block fill where vectors multiply, which load the sums of a block again at a higher
+price.
+"""
 REPEATED = 2
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4
