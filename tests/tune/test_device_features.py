@@ -187,7 +187,7 @@ def test_one_function_times_the_kernels_of_devices(level: str, monkeypatch: pyte
     problem, machine = parse_problem(LAYER).canonical(), target(level)
     before = device_candidates(problem, machine)
     prices = {name: 1000 * price for name, price in machine.prices.items()}
-    monkeypatch.setattr(features, "time", lambda counted, at: dearer(counted, prices))
+    monkeypatch.setattr(features, "time", lambda counted, *_: dearer(counted, prices))
     after = device_candidates(problem, machine)
     assert list(after) == list(before)
     assert list(after.values()) == pytest.approx([1000 * x for x in before.values()])

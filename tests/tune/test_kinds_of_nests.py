@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 import pytest
 from problems import random_problem
@@ -26,9 +27,9 @@ class Tried:
         self.kinds = 0
         made = module._of_nests
 
-        def noting(nests: Nests, threads: int, long: bool) -> Iterator[module._ModelledChoice]:
+        def noting(nests: Nests, *given: Any) -> Iterator[module._ModelledChoice]:
             self.kinds += 1
-            for found in made(nests, threads, long):
+            for found in made(nests, *given):
                 assert found.choice.cycles >= nests.model.multiplying() * (1 - 1e-9), found.choice.config
                 yield found
 
