@@ -46,7 +46,7 @@ class StageConfigs:
         """Return the default config of ``problem``; unless ``fragments``, it has no instructions on fragments."""
         if self._has_fragments and not _is_depthwise(problem):
             # A default config without fragments is the same on a machine that has them.
-            if fragments or (problem, threads, True) in self._found:
+            if fragments or (problem.canonical(), threads, True) in self._found:
                 config = self._made(problem, threads, True)
                 if fragments or not self._uses_fragments(config):
                     return config
@@ -54,7 +54,7 @@ class StageConfigs:
 
     def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
         """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
-        key = (problem, threads, fragments)
+        key = (problem.canonical(), threads, fragments)
         if key not in self._found:
             machine = self.machine if fragments else self._without_fragments
             self._found[key] = default_config(problem, machine, threads)

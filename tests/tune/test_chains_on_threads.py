@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.problem.fusion import Stages, stages_of
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import Joint, chain_config, joints
 from convsmith.tune.stage_configs import StageConfigs
@@ -86,3 +89,20 @@ def test_the_largest_part_counts_whole_tiles() -> None:
     assert config.tiles_at("cache") == (("oh", rows),)
     assert division(problem, config, LEVEL).largest == rows / 55
     assert division(problem, config.changed(cache=()), LEVEL).largest == 1  # one block of channels
+
+
+def test_spellings_of_a_layout_share_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def counted(problem: Problem, machine: Machine, threads: int) -> Config:
+        asked.append(str(problem))
+        return default_config(problem, machine, threads)
+
+    monkeypatch.setattr("convsmith.tune.stage_configs.default_config", counted)
+    configs = StageConfigs(LEVEL)
+    found = [
+        configs.whole(parse_problem(f"--stag={tag} --dtag={tag} mb1ic16ih14oc32kh1"), 1) for tag in ("axb", "acdb")
+    ]
+    assert found[0] == found[1] and len(asked) == 1
+    configs.whole(parse_problem("--stag=abx --dtag=axb mb1ic16ih14oc32kh1"), 1)
+    assert len(asked) == 2
