@@ -48,6 +48,7 @@ from convsmith.runtime.arrays import Array, ArraySpec, numpy_dtype
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.packed import Packed
 from convsmith.statement.operator import Operator
+from convsmith.tune.kept_defaults import kept_default
 from convsmith.tune.stage_configs import StageConfigs
 
 __all__ = ["program_of"]
@@ -71,7 +72,7 @@ def program_of(
     whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, pays), dtype)
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
-    laid, configs = with_layouts(split, layouts), StageConfigs(cold)
+    laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
     joined = with_chains(laid, held, configs, threads)
     apart = reasons_apart(laid, joined, held, configs, threads)
     return _Builder(joined, placed(joined, parts), apart, target, threads, machine, weights).program(compiling)

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from convsmith.network.memory import aligned
-from convsmith.runtime.arrays import Array, aligned_empty
+from convsmith.runtime.arrays import Array
 
 __all__ = ["PackedWeights"]
 
@@ -53,5 +53,10 @@ class PackedWeights:
         return self._area[: self._size]
 
     def _memory(self) -> Array:
-        """Return a new area, whose pages nothing has written."""
-        return np.frombuffer(mmap.mmap(-1, _ROOM * self._size), np.uint8) if self._shared else aligned_empty(self._size)
+        """Return a new area, whose pages nothing has written.
+
+        It has pages of the usual size: numpy asks for huge ones, for which the system may move memory for 0.2 s, and
+        networks are as fast without them.
+        """
+        size = self._size * (_ROOM if self._shared else 1)
+        return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)

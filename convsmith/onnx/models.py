@@ -104,6 +104,10 @@ class ModelNode:
                 inputs[8] = np.rint(np.divide(b, np.multiply(x_scale, w_scale))).astype(np.int32)
 
 
+_LARGEST_SHAPES = 4096
+"""Bytes of the largest initializer that may hold a shape."""
+
+
 class OnnxModel:
     """A model named ``name``, whose inputs have the sizes that ``shapes`` gives; an open batch is `BATCH`.
 
@@ -127,7 +131,7 @@ class OnnxModel:
         held = {tensor.name for tensor in proto.graph.initializer}
         _fill_in(name, {v.name: v.type for v in proto.graph.input if v.name not in held}, shapes or {})
         try:
-            self.proto = onnx.shape_inference.infer_shapes(proto)
+            self.proto = _with_shapes(proto, onnx)
         except Exception as error:
             raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
 
@@ -296,6 +300,19 @@ class OnnxModel:
             return False
         values: Any = array_of(self.name, points, onnx)
         return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
+
+
+def _with_shapes(proto: Any, onnx: Any) -> Any:
+    """Return a model with the shapes of its values. Large initializers, which state no shapes, are not passed through
+    the text of the model that the inference reads and writes.
+    """
+    held = {n: t.raw_data for n, t in enumerate(proto.graph.initializer) if len(t.raw_data) > _LARGEST_SHAPES}
+    for n in held:
+        proto.graph.initializer[n].ClearField("raw_data")
+    found = onnx.shape_inference.infer_shapes(proto)
+    for n, data in held.items():
+        found.graph.initializer[n].raw_data = data
+    return found
 
 
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:

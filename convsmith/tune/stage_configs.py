@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -28,15 +28,15 @@ class StageConfigs:
     """Default configs of stages for ``machine``, whole or row by row.
 
     The choice of the stages to fuse needs a config several times, and ranking candidates takes most of the time of a
-    choice, so each config is cached.
+    choice, so each config is cached. `default` returns the default config of a problem on a machine and threads.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, default: Callable[[Problem, Machine, int], Config] = default_config) -> None:
         # A call with packed weights of stages has no fallback kernel for weights beyond a limit.
         unlimited = tuple(row for row in machine.instructions if not row.limit)
         if len(unlimited) < len(machine.instructions):
             machine = replace(machine, instructions=unlimited)
-        self.machine = machine
+        self.machine, self._default = machine, default
         rows = tuple(row for row in machine.instructions if row.rows == 1)
         self._without_fragments = replace(machine, instructions=rows)
         self._has_fragments = len(rows) < len(machine.instructions)
@@ -54,10 +54,11 @@ class StageConfigs:
 
     def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
         """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
-        key = (problem.canonical(), threads, fragments)
+        plain = problem.canonical()
+        key = (plain, threads, fragments)
         if key not in self._found:
             machine = self.machine if fragments else self._without_fragments
-            self._found[key] = default_config(problem, machine, threads)
+            self._found[key] = self._default(plain, machine, threads)
         return self._found[key]
 
     def _uses_fragments(self, config: Config) -> bool:

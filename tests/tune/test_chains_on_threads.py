@@ -91,15 +91,14 @@ def test_the_largest_part_counts_whole_tiles() -> None:
     assert division(problem, config.changed(cache=()), LEVEL).largest == 1  # one block of channels
 
 
-def test_spellings_of_a_layout_share_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spellings_of_a_layout_share_a_choice() -> None:
     asked = list[str]()
 
     def counted(problem: Problem, machine: Machine, threads: int) -> Config:
         asked.append(str(problem))
         return default_config(problem, machine, threads)
 
-    monkeypatch.setattr("convsmith.tune.stage_configs.default_config", counted)
-    configs = StageConfigs(LEVEL)
+    configs = StageConfigs(LEVEL, counted)
     found = [
         configs.whole(parse_problem(f"--stag={tag} --dtag={tag} mb1ic16ih14oc32kh1"), 1) for tag in ("axb", "acdb")
     ]
