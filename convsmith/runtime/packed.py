@@ -17,8 +17,8 @@ import numpy as np
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.files import open_regular, whole_file
+from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES
-from convsmith.runtime.array_file import UNREADABLE
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 
 if TYPE_CHECKING:
@@ -120,6 +120,9 @@ class Packed:
 
         UsageError (code `bad-packed`) if the file has other contents; OSError if there is no file.
         """
+        with import_lock:
+            from convsmith.runtime.array_file import UNREADABLE  # loads `zipfile` and three modules of compression
+
         name = _path(path)
         try:
             with open_regular(name) as file, np.load(file, allow_pickle=False) as parts:
