@@ -47,9 +47,9 @@ def read_graph(source: str | os.PathLike[str] | bytes | Any, shapes: Shapes | No
 class ModelGraphNode(GraphNode):
     """A node of an ONNX model."""
 
-    def __init__(self, proto: Any, reader: GraphBuilder, name: str) -> None:
+    def __init__(self, proto: Any, reader: GraphBuilder, name: str, opset: int) -> None:
         attributes = {a.name: _decoded(a) for a in proto.attribute}
-        super().__init__(reader, name, str(proto.op_type), proto.input, proto.output, attributes)
+        super().__init__(reader, name, str(proto.op_type), proto.input, proto.output, attributes, opset)
         self.proto = proto
 
 
@@ -119,7 +119,7 @@ class GraphReader(GraphBuilder):
         newest = [package.helper.make_opsetid("", package.defs.onnx_opset_version())]
         with self._versions(self._opsets if parts[0] is proto else newest):
             for part in parts:
-                self._read(ModelGraphNode(part, self, name))
+                self._read(ModelGraphNode(part, self, name, self._version))
                 self._keep_types(part)
                 for output in part.output:
                     self._keep_small(output)

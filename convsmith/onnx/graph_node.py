@@ -17,20 +17,24 @@ __all__ = ["GraphNode"]
 
 _FLOATS = ("f32", "f64")
 """Types of values with which kernels compute."""
+NEWEST = 1 << 16
+"""A version of operators above all that ONNX has."""
 _KINDS = {int: "a whole number", float: "a number", str: "a text", tuple: "several numbers"}
 
 
 class GraphNode:
     """A node of a model: an `operator` by ONNX's name, the names of its `inputs`, empty where one is absent, and of its
-    `outputs`, and its `attributes`, which are numbers, texts and tuples. `reader` has the values.
+    `outputs`, and its `attributes`, which are numbers, texts and tuples. `reader` has the values, `opset` is the
+    version of ONNX's operators.
     """
 
     def __init__(
         self, reader: GraphBuilder, name: str, operator: str, inputs: Sequence[str], outputs: Sequence[str],
-        attributes: Mapping[str, Any],
+        attributes: Mapping[str, Any], opset: int = NEWEST,
     ) -> None:  # fmt: skip
         self.reader, self.name, self.operator = reader, name, operator
         self.inputs, self.outputs, self._attributes = tuple(inputs), tuple(outputs), attributes
+        self.opset = opset
 
     def attribute(self, name: str, default: Any) -> Any:
         """Return an attribute in the type of its default: a number, a text, or a tuple; None stands for a tuple."""

@@ -15,10 +15,13 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 from convsmith.frontend.transposed import deconvolution_weights
+from convsmith.network.operators.choice import ChangeType
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
+from convsmith.network.operators.pool_places import LARGEST_IMAGE, PoolPlaces
+from convsmith.network.operators.power import Power
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_einsum import add_einsum
 from convsmith.onnx.graph_gather import GATHERS
@@ -27,6 +30,7 @@ from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_orders import ORDERS
 from convsmith.onnx.graph_recurrent import RECURRENT
+from convsmith.onnx.graph_regions import REGIONS
 from convsmith.onnx.graph_sampling import SAMPLES
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, transposed, window
 from convsmith.problem.conv import Conv
@@ -248,12 +252,24 @@ def _clip(node: GraphNode) -> None:
 
 
 def _pow(node: GraphNode) -> None:
-    exponent = node.constant(1)
+    exponent = node.reader.constants.get(node.inputs[1])
     if exponent is None or exponent.size != 1:
-        raise UnsupportedError("available are powers with one constant exponent", code="exponent")
+        _pow_of_two(node)
+        return
     shape = (1,) * (exponent.ndim - len(node.shape())) + node.shape()
     work = Pointwise(node.type(), (node.shape(),), "", (Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])),))
     node.add(work, {"src_0": node.inputs[0]}, shape)
+
+
+def _pow_of_two(node: GraphNode) -> None:
+    """Add the powers of one array whose exponents are another one."""
+    t, shapes, kind, exponents = node.type(), (node.shape(), node.shape(1)), node.any_type(1), node.inputs[1]
+    if t != "f32":
+        raise UnsupportedError(f"powers of {t} with several exponents; available is f32", code="exponent")
+    if kind != t:
+        exponents = node.between(ChangeType(kind, t, shapes[1] or (1,)), {"src": exponents}, shapes[1])
+    shape = broadcast(shapes) if any(shapes) else ()
+    node.add(Power(t, shapes), {"src_0": node.inputs[0], "src_1": exponents}, shape)
 
 
 def _prelu(node: GraphNode) -> None:
@@ -298,8 +314,6 @@ def _binary(alg: str, node: GraphNode) -> None:
 
 
 def _pool(kind: str, node: GraphNode) -> None:
-    if len(node.outputs) > 1 and node.outputs[1]:
-        raise UnsupportedError("it returns places of maxima; available are the maxima", code="output")
     shape, w = node.shape(), _window(node)
     rank = len(shape) - 2
     k = w.kernel_shape
@@ -328,10 +342,24 @@ def _pool(kind: str, node: GraphNode) -> None:
     fronts, backs = (tuple(pair[n] for pair in pads) for n in (0, 1))
     counts = bool(node.attribute("count_include_pad", 0))
     sizes = (tuple(o), k, s, d, fronts, backs, counts)
-    if kind == "max":
+    if len(node.outputs) > 1 and node.outputs[1]:
+        _max_pool_with_places(node, Pool(kind, node.type(), shape, *sizes))
+    elif kind == "max":
         node.add_for_any(lambda t: Pool(kind, t, shape, *sizes))
     else:
         node.add(Pool(kind, node.type(), shape, *sizes), {"src": node.inputs[0]})
+
+
+def _max_pool_with_places(node: GraphNode, pool: Pool) -> None:
+    """Add the maxima of windows, and the numbers of their elements in the source."""
+    elements, order = prod(pool.shape[2:]), node.attribute("storage_order", 0)
+    if elements > LARGEST_IMAGE or order:
+        raise UnsupportedError(
+            f"places in images of {elements} elements with storage_order {order}; available are {LARGEST_IMAGE} "
+            "elements with storage_order 0", code="places",
+        )  # fmt: skip
+    node.add(pool, {"src": node.inputs[0]})
+    node.add(PoolPlaces(pool), {"src": node.inputs[0], "maxima": node.outputs[0]}, n=1)
 
 
 def _global_pool(kind: str, node: GraphNode) -> None:
@@ -351,7 +379,7 @@ GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Sum": partial(_binary, "add"),
     "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
     "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES,
+    **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **REGIONS,
     "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

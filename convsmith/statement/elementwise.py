@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 
 from convsmith.diag.errors import UnsupportedError
-from convsmith.ir.types import F32, S32, DType
-from convsmith.ir.value import Binary, Bits, Fma, Unary, Value, Where, const, dtype_of
+from convsmith.ir.types import F32, DType
+from convsmith.ir.value import Binary, Fma, Unary, Value, Where, const, dtype_of
 from convsmith.statement.angles import sine
 from convsmith.statement.maths import (
     add,
@@ -30,6 +30,7 @@ from convsmith.statement.maths import (
     polynomial,
     power_of_size,
     sub,
+    with_sign_of,
 )
 
 
@@ -77,12 +78,7 @@ def _swish(x: Value, alpha: float, beta: float, t: DType) -> Value:
 def _tanh(x: Value, alpha: float, beta: float, t: DType) -> Value:
     """Return ``abs(m / (m + 2))`` with m = exp(-2 * abs(x)) - 1, with the sign of x."""
     m = expm1_of_negative(mul(Unary("abs", x), f32(-2.0)))
-    return _with_sign_of(x, Unary("abs", div(m, add(m, f32(2.0)))))
-
-
-def _with_sign_of(x: Value, size: Value) -> Value:
-    sign = Binary("and", Bits(S32, x), const(S32, -(2**31)))
-    return Bits(F32, Binary("or", Bits(S32, size), sign))
+    return with_sign_of(x, Unary("abs", div(m, add(m, f32(2.0)))))
 
 
 _UPPER_TAIL = (
@@ -188,7 +184,7 @@ def _general_power(x: Value, alpha: float, beta: float, t: DType) -> Value:
     _require_single("pow", t)
     power = power_of_size(x, beta)
     if beta % 2 == 1:
-        power = _with_sign_of(x, power)
+        power = with_sign_of(x, power)
     elif beta % 1:
         finite = Where("gt", x, f32(-math.inf), f32(math.nan), power)
         power = Where("lt", x, f32(0.0), finite, power)

@@ -156,19 +156,50 @@ def log(x: Value) -> Value:
     return _with_ends_of_log(x, Fma(n, f32(high), total))
 
 
+def with_sign_of(x: Value, size: Value) -> Value:
+    """Return the positive ``size`` with the sign of ``x``, both in f32."""
+    sign = Binary("and", Bits(S32, x), s32(-(2**31)))
+    return Bits(F32, Binary("or", Bits(S32, size), sign))
+
+
 def power_of_size(x: Value, exponent: float) -> Value:
     """Return ``abs(x) ** exponent`` for a non-zero exponent, in f64 up to the last step.  fit 1e-12."""
     size = Unary("abs", x)
+    at_zero, at_infinity = (0.0, math.inf) if exponent > 0 else (math.inf, 0.0)
+    inside = _power_inside(size, const(F64, exponent))
+    inside = Where("eq", size, f32(math.inf), f32(at_infinity), inside)
+    return Where("ne", x, x, x, Where("eq", size, f32(0.0), f32(at_zero), inside))
+
+
+def _power_inside(size: Value, exponent: Value) -> Value:
+    """Return ``size ** exponent`` for finite positive sizes in f32 and exponents in f64."""
     e, m32 = _split(size)
     m, one = Cast(F64, m32), const(F64, 1.0)
     s = div(sub(m, one), add(m, one))
     series = Fma(s, polynomial(mul(s, s), _LOG2), Cast(F64, e))
-    y = clamp(mul(series, const(F64, exponent)), const(F64, -252.0), const(F64, 254.0))
+    y = clamp(mul(series, exponent), const(F64, -252.0), const(F64, 254.0))
     n = Unary("round", y)
     p = Cast(F32, polynomial(sub(y, n), _EXP2))
     biased = add(Cast(S32, n), s32(2 * 127))
     half = Binary("shr", biased, s32(1))
-    inside = mul(mul(p, _exponent(half)), _exponent(sub(biased, half)))
-    at_zero, at_infinity = (0.0, math.inf) if exponent > 0 else (math.inf, 0.0)
-    inside = Where("eq", size, f32(math.inf), f32(at_infinity), inside)
-    return Where("ne", x, x, x, Where("eq", size, f32(0.0), f32(at_zero), inside))
+    return mul(mul(p, _exponent(half)), _exponent(sub(biased, half)))
+
+
+def power(x: Value, exponent: Value) -> Value:
+    """Return ``x ** exponent`` of values in f32, with the signs and the ends of C's pow, in f64 up to the last step.
+
+    fit 1e-12.
+    """
+    size, zero, one, inf, nan = Unary("abs", x), f32(0.0), f32(1.0), f32(math.inf), f32(math.nan)
+    found = _power_inside(size, Cast(F64, exponent))
+    found = Where("eq", size, zero, Where("gt", exponent, zero, zero, inf), found)
+    found = Where("eq", size, inf, Where("gt", exponent, zero, inf, zero), found)
+    found = Where("eq", size, one, Where("eq", exponent, exponent, one, nan), found)
+    halved = mul(exponent, f32(0.5))
+    is_odd = Where("eq", Unary("floor", exponent), exponent, one, zero)
+    is_odd = Where("eq", Unary("floor", halved), halved, zero, is_odd)
+    signed = with_sign_of(x, found)
+    outside = Where("eq", Unary("floor", exponent), exponent, found, Where("gt", x, f32(-math.inf), nan, found))
+    found = Where("ne", is_odd, zero, signed, Where("lt", x, zero, outside, found))
+    found = Where("ne", exponent, exponent, nan, Where("ne", x, x, nan, found))
+    return Where("eq", x, one, one, Where("eq", exponent, zero, one, found))

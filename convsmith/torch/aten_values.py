@@ -115,9 +115,8 @@ def _prelu(call: AtenCall) -> None:
 
 def _power(number: float | None, call: AtenCall) -> None:
     exponent = call.get("exponent") if number is None else number
-    if not isinstance(exponent, int | float):
-        raise UnsupportedError("the exponent is a tensor; available are numbers", code="exponent")
-    call.emit("Pow", [call.source, call.operand(exponent, call.result.dtype)])
+    dtype = call.result.dtype
+    call.emit("Pow", [call.operand(call.get("self"), dtype), call.operand(exponent, dtype)])
 
 
 def _where(call: AtenCall) -> None:

@@ -24,6 +24,8 @@ from convsmith.network.operators.on_bytes import CODES, OnBytes
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import BINARY, JoinedOperand, Pointwise
 from convsmith.network.operators.pool import Pool
+from convsmith.network.operators.pool_places import PoolPlaces
+from convsmith.network.operators.power import Power
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
 from convsmith.network.operators.reduce import REDUCTIONS, Reduce
@@ -50,6 +52,9 @@ OPERATORS: dict[str, Operator] = {
     "mean with its pads": Pool("mean", "f32", S, (4, 3), (3, 3), (2, 2), (1, 1), (1, 1), (2, 1), True),
     "dilated maximum": Pool("max", "f32", S, (4, 3), (2, 2), (1, 1), (2, 2), (0, 0), (0, 0)),
     "mean of an image": Pool("mean", "f32", S, (1, 1), (6, 5), (1, 1), (1, 1), (0, 0), (0, 0)),
+    "places of maxima": PoolPlaces(Pool("max", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1))),
+    "places of dilated maxima": PoolPlaces(Pool("max", "f32", (2, 3, 9), (4,), (2,), (2,), (2,), (0,), (0,))),
+    "whole powers": Power("f32", (S, (1, 19, 1, 1))),
     **{f"{alg} of two": Pointwise("f32", (S, S), alg) for alg in BINARY},
     "channels scaled": Pointwise("f32", (S, (1, 19, 1, 1)), "mul", (Eltwise("relu"),)),
     "pixels moved": Pointwise("f32", ((2, 1, 6, 5), S), "add"),
@@ -147,6 +152,10 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
             found[t.name] = rng.integers(-1, 2, t.shape).astype(dtype)
         if t.name in ("times", "lengths"):
             found[t.name] = np.arange(t.shape[0], dtype=dtype) + (t.name == "lengths")
+        if t.name == "src_1" and isinstance(op, Power):
+            found[t.name] = rng.integers(-2, 6, t.shape).astype(dtype)
+        if t.name == "maxima" and isinstance(op, PoolPlaces):
+            found[t.name] = op.pool.reference(found["src"])
         if t.name == "places":  # some beyond the array, at both ends
             found[t.name] = rng.integers(-13, 13, t.shape).astype(dtype)
         if t.name == CODES:

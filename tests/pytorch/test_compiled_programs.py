@@ -78,6 +78,8 @@ EXACT: dict[str, Any] = {
     "relu": _of(F.relu), "relu6": _of(F.relu6), "leaky_relu": _of(lambda x: F.leaky_relu(x, 0.25)),
     "hardtanh": _of(lambda x: F.hardtanh(x, -2, 1)), "clamp": _of(lambda x: x.clamp(min=-1)), "abs": _of(torch.abs),
     "prelu": _of(F.prelu, held=((8,),)), "square": _of(lambda x: x**2), "cubes": _of(lambda x: torch.pow(x, 3)),
+    "powers of two tensors": _of(lambda x: torch.pow(x.abs(), x)),
+    "powers of a number": _of(lambda x: torch.pow(1.5, x)),
     "where": _of(lambda x: torch.where(x > 1, x, 0.0)), "both": _of(lambda x: ((x > -1) & (x < 2)).float()),
     "either": _of(lambda x: ((x == 1) | (x != 2)).to(torch.float32)), "not": _of(lambda x: (~(x >= 1)).float()),
     "masked_fill": _of(lambda x: x.masked_fill(x <= 0, -7.0)),
