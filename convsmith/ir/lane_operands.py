@@ -16,9 +16,9 @@ __all__ = ["operands_beside"]
 
 
 def operands_beside(body: Stmt, operands: Mapping[Buffer, Operand]) -> dict[Buffer, Operand]:
-    """Return, for each buffer that no row computes with, the operand whose layout it has: the operand of the fragment
-    in ``operands`` that a store accesses at the same coordinates, or a slice of that operand if the buffer has fewer
-    columns.
+    """Return, for each buffer that no row computes with, the operand whose layout it has: a slice of the operand of the
+    fragment in ``operands`` that a store accesses too, if the buffer has fewer columns, or that operand if the store
+    accesses it at the same coordinates.
     """
     found: dict[Buffer, Operand] = {}
     for s in statements_of(body):
@@ -28,7 +28,7 @@ def operands_beside(body: Stmt, operands: Mapping[Buffer, Operand]) -> dict[Buff
             for x in (x for x in uses if x.buffer not in operands):
                 beside = (y for at, y in known.items() if x.index[-len(at) :] == at)
                 slices = (part for y in known.values() if (part := _slice(x.buffer, y)) is not None)
-                operand = next(chain(beside, slices), None)
+                operand = next(chain(slices, beside), None)
                 if operand is not None:
                     found[x.buffer] = operand
     return found

@@ -216,30 +216,39 @@ def _clusters(at: DevicePoint) -> Iterator[Changes]:
     """
     if at.nest is None:
         return
-    result = at.statement.c.name
-    factors = tuple(n for n in at.config.staged("shared") if n != result)
-    yield dict(cluster=(), shared=factors, teams=1, store_parts=1)
-    yield from (dict(cluster=(), shared=(*factors, result), teams=1, store_parts=n) for n in (1, *STORE_PARTS))
-    yield dict(cluster=(), resident=(), shared=factors, teams=TEAMS, store_parts=1)
+    from_registers = _from_registers(at)
+    stored = (*from_registers["shared"], at.statement.c.name)
+    yield dict(cluster=(), teams=1, **from_registers)
+    yield from (dict(cluster=(), shared=stored, teams=1, store_parts=n) for n in (1, *STORE_PARTS))
+    yield dict(cluster=(), resident=(), teams=TEAMS, **from_registers)
     for loop, groups in product((at.nest.rows, at.nest.columns), engine_of(at.machine).clusters):
         if groups * at.config.group_size(loop) <= at.loops.extents[loop]:
-            yield dict(cluster=((loop, groups),), shared=factors, teams=1, store_parts=1)
+            yield dict(cluster=((loop, groups),), teams=1, **from_registers)
+
+
+def _from_registers(at: DevicePoint) -> Changes:
+    """Return the words under which results leave from registers, not through shared memory."""
+    factors = tuple(n for n in at.config.staged("shared") if n != at.statement.c.name)
+    return dict(shared=factors, store_parts=1)
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the parts of the reduction along its dims, and along fused ones, and how groups join them."""
+    """Yield the parts of the reduction along its dims, and along fused ones, and how groups join them; sums of parts
+    leave from registers.
+    """
     st, fused = at.statement, [n for n in at.loops.of("k") if len(at.loops.dims[n]) > 1]
     if not splits_on_devices(st):
         return
+    from_registers = {} if at.nest is None else _from_registers(at)
     yield dict(split=(), join="ordered")
     ways = {d.name: [n for n in sorted({*PARTS, d.size}) if n > 1 and not d.size % n] for d in st.of("k")}
     ways |= {loop: [n for n in PARTS if has_parts(at.loops, at.config, loop, n)] for loop in fused}
     for split in splits_of_loops(ways, PARTS[-1]):
         if not splits_on_devices(st, len(split)):
             continue
-        yield dict(split=split, join="ordered")
+        yield dict(split=split, join="ordered", **from_registers)
         if st.acc in ATOMIC and st.c.dtype == st.acc and all(loop in at.loops.extents for loop, _ in split):
-            yield dict(split=split, join="atomic")
+            yield dict(split=split, join="atomic", **from_registers)
 
 
 def _fusions(at: DevicePoint) -> Iterator[Changes]:

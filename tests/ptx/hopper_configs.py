@@ -249,6 +249,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
         "--shared=src,diff_dst,diff_wei --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn --store_parts=2",
     ),
+    "stored tiles in two parts of 16 columns, backward by weights": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc32oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:32 --group=ic:64,oc:32,mb_oh_ow:64 "
+        "--shared=src,diff_dst,diff_wei --buffers=2 --instruction=wgmma_m64n32k16_bf16_mn_mn --store_parts=2",
+    ),
     "channels in parts": (f"{LAST} --dt=bf16 mb1ic256ih5oc24oh5kh3ph1", forward() + " --split=ic:4"),
     "taps in parts": (f"{LAST} --dt=f16 mb1ic64ih5iw4oc24oh5ow4kh3kw3ph1pw1",
                       forward(row="wgmma_m64n16k16_f16") + " --split=kw:3"),

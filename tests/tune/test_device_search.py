@@ -108,6 +108,18 @@ def test_clusters_and_stored_results_are_steps_apart() -> None:
         assert stored in space.neighbours(pairs[0], "order")
 
 
+def test_results_in_parts_and_parts_of_the_reduction_are_steps_apart() -> None:
+    """A result leaves whole, in two parts or in four, or parts of the reduction leave from registers."""
+    line = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1"
+    with interning():
+        space = DeviceSpace(parse_problem(line), target("sm_90a"))
+        start = next(c for c in space.seeds if c.store_parts == 2)
+        legal = {c.store_parts for c in space.neighbours(start, "order") if not space.refusal(c)}
+        assert legal >= {1, 4} and all(c.store_parts == 1 for c in space.neighbours(start, "order") if c.teams > 1)
+        shared = [c for c in space.neighbours(start, "parts") if c.tiles_at("split") and not space.refusal(c)]
+        assert shared and all(c.staged("shared") == ("src", "wei") for c in shared)
+
+
 def test_candidates_are_timed_on_arrays_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker answers for CUDA as for other machines; samples copy nothing."""
     driver = InterpretedDriver()
