@@ -53,7 +53,7 @@ OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
     "memory_wait", "added_ways",
-    "interleave", "memory_weight",
+    "interleave", "memory_weight", "row_wait", "part_load",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {
@@ -62,6 +62,7 @@ CYCLES = {
     "memory_line": (5.0, 10.0, 20.0), "memory_part": (20.0, 40.0, 80.0), "memory_run": (15.0, 30.0, 60.0),
     "memory_wait": (120.0, 250.0, 500.0), "added_ways": (2, 4, 8),
     "interleave": (0.5, 1.0, 2.0), "memory_weight": (0.04, 0.08, 0.16),
+    "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

@@ -67,11 +67,13 @@ def quotient_of(v: Value, written: set[Buffer]) -> Quotient | None:
 
 
 def _number(v: Value, written: set[Buffer]) -> Value | None:
-    """Return what is the same number in all lanes as a number; None for other values."""
+    """Return what is the same number in all lanes that are accessed as a number; None for other values. The other
+    lanes of a quotient are stored nowhere.
+    """
     if isinstance(v, Cast):
         number = _number(v.a, written)
         return None if number is None else Cast(v.dtype, number)
-    if not isinstance(v, Load) or v.buffer in written or (v.lanes and (v.lanes.stride != 0 or not v.lanes.is_whole)):
+    if not isinstance(v, Load) or v.buffer in written or (v.lanes and v.lanes.stride != 0):
         return None
     return Load(v.buffer, v.index, None)
 

@@ -106,6 +106,8 @@ class Costs:
     """
     lane_load: float = 0.8
     """Cycles to load one lane of a vector whose elements are apart in memory."""
+    part_load: float = 0
+    """Cycles to load terms of which a pixel lacks some, in addition to a broadcast."""
     crossing: float = 1.15
     """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
     arriving: float = 2
@@ -201,6 +203,8 @@ class Costs:
     """Cycles that windows wait for the first line of the run of a block of channels in memory."""
     memory_wait: float = 0
     """Cycles that a register tile waits for lines from memory, one of each of its pixels, that end a short run."""
+    row_wait: float = 0
+    """Cycles that a register tile waits for the lines of a row of few channels from beyond the second-level cache."""
     evicted_run: float = 2.0
     """Lines that arrive in the time of a run whose lines other ones have evicted, because they fall into few sets."""
     spill: float = 4.0

@@ -2,7 +2,8 @@
 
 A tile of pixels reads one element of each of its pixels in every step of a sum, so that its cache lines are spread over
 as many runs of memory, which no prefetcher follows: each tile waits for lines from beyond the caches. If the pixels are
-contiguous, a step fetches a share of the next tile, in the order of memory.
+contiguous, a step fetches a share of the next tile, in the order of memory. If a stride leaves out pixels between them,
+a step fetches the lines of whole pixels.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 LINE = 64
 """Bytes of a cache line."""
+MAX_LINES = 4
+"""Maximum number of cache lines that an iteration fetches of pixels that are apart: with more, an iteration fetches
+many times the lines that its tile needs.
+"""
 
 
 class _FetchPixels(ScopedRewriter):
@@ -32,11 +37,11 @@ class _FetchPixels(ScopedRewriter):
             return self._For(loop)
         reads = next(self.reads(loop), None)
         count = max((int(x.hi) for x in loops_of(loop) if x.var is self.pixels and x.hi.is_const), default=1)
-        ahead = None if reads is None else self.ahead(loop, reads[1], count)
+        ahead = None if reads is None else self.ahead(loop, *reads, count)
         if reads is None or ahead is None:
             return loop
-        buffer, (start, step) = reads[0], ahead
-        fetched = [Prefetch(buffer, (start + n,)) for n in range(0, step, LINE // buffer.dtype.bytes)]
+        buffer, (start, places) = reads[0], ahead
+        fetched = [Prefetch(buffer, (start + n,)) for n in places]
         return For(loop.var, loop.lo, loop.hi, block(*fetched, loop.body), loop.kind, loop.carried)
 
     def reads(self, s: Stmt) -> Iterator[tuple[Buffer, Index]]:
@@ -45,10 +50,15 @@ class _FetchPixels(ScopedRewriter):
             if isinstance(v, Load) and v.buffer.name == self.name and self.pixels in variables_of(v.index[0]):
                 yield v.buffer, v.index[0]
 
-    def ahead(self, loop: For, at: Index, count: int) -> tuple[Index, int] | None:
-        """Return the first element that an iteration fetches, and the number of elements, where ``at`` is the element
-        that it reads of each of ``count`` pixels; None unless the pixels are contiguous.
+    def ahead(self, loop: For, buffer: Buffer, at: Index, count: int) -> tuple[Index, list[int]] | None:
+        """Return the first element that an iteration fetches, and the distances from it to the elements of each line,
+        where ``at`` is the element of ``buffer`` that it reads of each of ``count`` pixels; None unless the iterations
+        read contiguous elements of a pixel.
+
+        Where pixels of few lines are apart, an iteration fetches all lines of some pixels. If the iterations are more
+        than the pixels, the last ones fetch pixels of further tiles.
         """
+        line = LINE // buffer.dtype.bytes
         pitch = dict(at.terms).get(self.pixels, 0)
         first = substitute(at, {self.pixels: as_index(0)})
         for atom, step in first.terms:
@@ -57,7 +67,12 @@ class _FetchPixels(ScopedRewriter):
                 runs = atom.den
             if step > 0 and runs * step == pitch:
                 moved = {a: c * (count if a is atom else 1) for a, c in first.terms}
-                return make_sum(first.const + count * pitch, moved), step * count
+                return make_sum(first.const + count * pitch, moved), [*range(0, step * count, line)]
+            if step > 0 and 0 < runs * step < pitch:
+                pixels = -(-count // runs)
+                moved = {a: pixels * pitch if a is atom else c for a, c in first.terms}
+                places = [p * pitch + n for p in range(pixels) for n in range(0, runs * step, line)]
+                return (make_sum(first.const + count * pitch, moved), places) if len(places) <= MAX_LINES else None
         return None
 
 
@@ -66,7 +81,7 @@ def fetch_pixels(kernel: Kernel, name: str, pixels: str, terms: str) -> Kernel:
     """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels``.
 
     Each iteration of the loop ``terms`` prefetches a share of them. The kernel is unchanged where an iteration does not
-    read one element, or some adjacent ones, of each pixel, or where pixels are not contiguous.
+    read one element, or some adjacent ones, of each pixel, or where pixels of many lines are not contiguous.
 
     Before::
 

@@ -9,6 +9,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
+from convsmith.layout.layout import Layout
 from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims, names
@@ -16,6 +17,15 @@ from convsmith.schedule.nest import Nest
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Copy
 from convsmith.statement.statement import Statement, view_steps
+
+FEW_CHANNELS = 8
+"""Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
+
+
+def has_rows_of_channels(layout: Layout) -> bool:
+    """Return whether pixels of few channels, all of which a row of memory holds, are copied row by row."""
+    few = layout.is_plain and len(layout.shape) > 2 and layout.shape[1] <= FEW_CHANNELS
+    return few and layout.strides[1] == 1 and layout.strides[-1] == layout.shape[1]
 
 
 def is_copied(st: Statement, config: Config) -> bool:

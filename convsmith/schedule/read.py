@@ -25,6 +25,7 @@ from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
     copied_type,
+    has_rows_of_channels,
     has_terms_apart,
     has_windows,
     is_copied,
@@ -51,9 +52,6 @@ from convsmith.schedule.turned_copies import turned_copy
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
 from convsmith.statement.views import IMAGES
-
-FEW_CHANNELS = 8
-"""Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
 
 
 @record(frozen=True)
@@ -414,8 +412,7 @@ def _row_loops(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[L
     pixels, channels = copy.loops[last], copy.loops[1]
     if layout.strides[last] == 1 and not _neighbours(st, config, nest):
         return (pixels,)
-    few = layout.shape[1] <= FEW_CHANNELS and layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]
-    return (pixels, channels) if few else ()
+    return (pixels, channels) if has_rows_of_channels(layout) else ()
 
 
 def _cut_short(st: Statement, nest: Nest) -> set[Loop]:

@@ -37,6 +37,7 @@ from convsmith.tune.variants import (
     nearby,
     streamed,
     with_converted,
+    with_copied_rows,
     with_near_channels,
     with_packed_source,
     with_paired_taps,
@@ -60,7 +61,7 @@ HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
-VARIANTS = (holding, nearby, with_converted, with_packed_source, with_paired_taps)
+VARIANTS = (holding, nearby, with_converted, with_copied_rows, with_packed_source, with_paired_taps)
 """Functions that return a variant of a config, or None."""
 
 

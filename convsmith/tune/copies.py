@@ -10,7 +10,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.transpositions import MAX_READ_STRIDE
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import shared_taps
+from convsmith.schedule.copies import has_rows_of_channels, shared_taps
 from convsmith.schedule.loops import Loops, fused_dims
 from convsmith.statement.statement import View, steps_evenly, view_steps
 from convsmith.tune.features import Events
@@ -22,6 +22,8 @@ WORD = 4
 """The size in bytes of the elements for which costs of packing are fitted. Vectors hold more of narrower ones, which
 saves no time where tables of addresses lack pages of the packed operand.
 """
+ROW_ENDS = 8
+"""Vectors that are copied in the time in which the ends of a row are: its padding and a vector that is not full."""
 SINGLY = 3
 """Ratio of the time of packing elements one by one to that of packing vectors of them."""
 
@@ -38,6 +40,10 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     elements = prod(facts.st.a.layout.shape)
     if not bordered and facts.src.get(Var(facts.k)) != 1:
         return ("pack", elements), ("beyond_line", _lines_again(facts))  # channels that lie apart are transposed
+    if not bordered and has_rows_of_channels(facts.st.a.layout) and not facts.lacking_terms(config):
+        row = facts.st.a.layout.shape[-1] * facts.sizes[facts.k]
+        vectors = -(-row * facts.bytes * 8 // facts.target.vector_bits)
+        return (("copy", elements // row * (vectors + ROW_ENDS)),)
     return (("copy", elements / (facts.lanes if bordered else facts.sizes[facts.k])),)
 
 
@@ -148,13 +154,14 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     """
     times, unfolded = 1.0, view.name in config.staged("unfold")
     part = _part_of_taps(facts, view, config)
+    near = facts.target.costs.pages_near if facts.st.constant else facts.target.l2.bytes
     if facts.unit.dot:
         elements = _indexed(facts, view)
         vectors = unfolded or packs_vectors(facts, view, config.tiles_at("k_step")[0][0], config.lane)
         place = "pack" if vectors else "pack_far"
         if not vectors and (singly := _in_blocks(facts, view, config)):
             place, times = "pack", singly
-        elif (vectors or facts.st.constant) and elements * part * facts.bytes <= facts.target.costs.pages_near:
+        elif (vectors or facts.st.constant) and elements * part * facts.bytes <= near:
             times = min(facts.bytes / WORD, 1.0)
     else:
         elements = prod(view.layout.shape)

@@ -9,17 +9,24 @@ from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import has_rows_of_channels
 from convsmith.schedule.loops import Loops
+from convsmith.tune.copies import window_rows
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
-__all__ = ["is_in_memory", "lines_of_memory", "lines_of_short_runs", "outpaces_prefetcher"]
+__all__ = [
+    "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs", "outpaces_prefetcher",
+    "rows_of_few_channels",
+]  # fmt: skip
 
 FAR_IMAGES = 4
 """Second-level caches that images must exceed for lines to come from so far that jumps between them count."""
 
+FAR_ROWS = 2
+"""Ratio of images and results whose rows tiles wait for to those whose loads arithmetic hides."""
 SHORT_RUN = 2
 """Maximum number of cache lines of a run that ends before a prefetcher of the next lines is ahead of it."""
 SHARERS = 2
@@ -50,6 +57,28 @@ def lines_of_short_runs(facts: SharedFacts, loops: Loops, config: Config, tiles:
     lines = facts.traffic.of(config)[0].touched(facts.sizes)[0][0] / line
     count, pixels = sum(t.number for t in tiles), sum(t.number * t.pixels for t in tiles)
     return (("memory_wait", lines * count / pixels),)
+
+
+def lines_of_short_rows(facts: SharedFacts, loops: Loops, config: Config, tiles: Sequence[TileCount]) -> Events:
+    """Return the events of waiting for lines of images in place that hold few channels, from beyond the second-level
+    cache: a tile reads few lines of each row, so that few of them arrive together, and prefetchers do not follow
+    several rows of a page at once. Each tile waits once for each row that the tiles above it have not read.
+    """
+    st, rows = facts.st, rows_of_few_channels(facts)
+    if not rows or config.realise != "peel" or loops.kinds[config.lane] != "n" or st.a.name in config.packed:
+        return ()
+    return (("row_wait", sum(t.number for t in tiles) * window_rows(facts, rows)[0]),)
+
+
+def rows_of_few_channels(facts: SharedFacts) -> str:
+    """Return the loop over rows of pixels with several taps and few channels, of which a page holds several, in images
+    and results beyond the second-level cache; empty for other sources.
+    """
+    st, target = facts.st, facts.target
+    rows = [d.name for d in st.of("m") if d.axis][-2:-1]
+    few = st.constant and facts.taps > 1 and not facts.classes and has_rows_of_channels(st.a.layout)
+    short = few and st.a.layout.shape[-1] * facts.sizes[facts.k] * facts.bytes <= target.costs.page
+    return rows[0] if short and rows and facts.footprint() > FAR_ROWS * target.costs.images_near else ""
 
 
 def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:

@@ -18,7 +18,12 @@ from convsmith.schedule.loops import Loops
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
-from convsmith.tune.far_lines import lines_of_memory, lines_of_short_runs, outpaces_prefetcher
+from convsmith.tune.far_lines import (
+    lines_of_memory,
+    lines_of_short_rows,
+    lines_of_short_runs,
+    outpaces_prefetcher,
+)
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
@@ -181,6 +186,8 @@ class Model(SharedFacts):
             yield from self.vector_sections(loops, config, tiles, steps, near)
             if not near and (waits := lines_of_short_runs(self, loops, config, tiles)):
                 yield Section(1, (("far memory", waits),))
+            if not near and (waits := lines_of_short_rows(self, loops, config, tiles)):
+                yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
                 yield Section(again, (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),))
         for events in packed(self, config, loops.kinds[lane] == "m"):
@@ -306,6 +313,7 @@ class Model(SharedFacts):
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
+        lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
@@ -315,6 +323,8 @@ class Model(SharedFacts):
                 loads = [(read, v * rows * part * shared * each), (pixel, m // (rows * part) * apiece)]
             if config.realise == "indirection":
                 loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
+            if lacking and config.realise == "peel":
+                loads.append(("part_load", m * shared * lacking))
             if lines := self.lines_apart(loops, config, m):
                 loads.append(("l2", lines))
             evicted: Events = ()

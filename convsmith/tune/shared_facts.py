@@ -148,6 +148,12 @@ class SharedFacts:
             self._filled[dims] = filled_lanes(self.st, dims, self.unit)
         return self._filled[dims]
 
+    def lacking_terms(self, config: Config) -> float:
+        """Return the fraction of the loads of a pixel's terms that lack some, because channels do not fill them."""
+        channels, terms = self.sizes[self.k], self.unit.terms
+        alone = self.unit.dot and self.unit.rows == 1 and config.tiles_at("k_step") == ((self.k, terms),)
+        return 1 / -(-channels // terms) if alone and channels % terms else 0.0
+
     def columns(self, loops: Loops, lane: str) -> list[int]:
         """Return the numbers of columns along the lanes, of each run that vectors do not cross."""
         for p in self.phases:

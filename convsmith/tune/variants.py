@@ -13,9 +13,10 @@ from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packed_elements, packs_vectors
+from convsmith.tune.far_lines import is_in_memory, rows_of_few_channels
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -28,6 +29,8 @@ BLOCK_OF_VECTORS = 4
 """The part that the factors of a block fill where vectors multiply, which load the sums of a block again at a higher
 price.
 """
+BLOCK_OF_PIXELS = 2
+"""The same part where no taps share the elements of a block, so that nothing else of it stays near."""
 REPEATED = 2
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4
@@ -73,7 +76,7 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     """Yield a gradient of the weights whose factors are packed where they are read: each group packs its own channels,
     in blocks of pixels, or all pixels if these are too few for two blocks. There are none if factors are not packed by
     transposing tiles, nor on vectors unless rows fill one, and taps repeat elements of a packed source that exceeds
-    the second-level cache.
+    the second-level cache, or the factors of 1x1 weights exceed it.
 
     Both factors of a block stay in the second-level cache while all tiles of the result read them.
     """
@@ -86,7 +89,8 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
         return
     pixels, _ = terms[0]
     is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes
-    if model.unit.rows == 1 and not (is_long and _repeats_far(model, config)):
+    streams = len(loops.dims[pixels]) > 1 and _streams_blocks(model, config)
+    if model.unit.rows == 1 and not (streams or (is_long and _repeats_far(model, config))):
         return
     if not all(packs_vectors(model, view, pixels, config.lane) for view in model.st.factors):
         return
@@ -108,6 +112,13 @@ def _repeats_far(model: Model, config: Config) -> bool:
     return elements >= REPEATED * prod(model.st.a.layout.shape) and elements * model.bytes > model.target.l2.bytes
 
 
+def _streams_blocks(model: Model, config: Config) -> bool:
+    """Return whether both factors of a gradient of 1x1 weights exceed the second-level cache, and caches hold them."""
+    size = sum(view.bytes for view in model.st.factors)
+    alone = config.reduce == (config.tiles_at("k_step")[0][0],)
+    return alone and size > model.target.l2.bytes and not is_in_memory(model.target, size)
+
+
 def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
     """Yield a loop over pixels with sizes of blocks whose factors fill a part of the second-level cache, if that makes
     two blocks or more.
@@ -117,7 +128,7 @@ def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, i
     ((pixels, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
-    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS
+    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if len(config.reduce) > 1 else BLOCK_OF_PIXELS
     most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
     for name in config.reduce:
@@ -145,6 +156,20 @@ def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:
         return None
     rows = not any(len(model.dims[n]) > 1 for n in loops.of("m"))
     return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
+
+
+def with_copied_rows(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a copy of each image, whose pixels have few channels, or None: vectors of whole rows are
+    copied from beyond the second-level cache, where tiles would wait for their lines.
+    """
+    if not model.target.costs.row_wait:
+        return None
+    plain = config.realise == "peel" and loops.kinds[config.lane] == "n" and model.unit.rows == 1
+    plain = plain and model.st.a.name not in config.packed and model.st.a.requantised is None
+    fused = any(len(model.dims[n]) > 1 for n in loops.of("m"))
+    if not plain or fused or model.lacking_terms(config):
+        return None
+    return config.changed(realise="pad_copy") if rows_of_few_channels(model) else None
 
 
 def with_packed_source(model: Model, loops: Loops, config: Config) -> Config | None:
@@ -290,10 +315,12 @@ def _contiguous_blocks(
 
 def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
     """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
-    steps of a tile are not many more than its lines.
+    steps of a tile are not many more than its lines; or one line, if a stride leaves out the pixels between them.
     """
     terms = prod(d.size for d in st.of("k"))
-    return terms * dtype(st.a.dtype).bytes >= FETCHED_LINES * target.l1.line and fetches_pixels(st, config, target)
+    is_apart = abs(view_steps(st.a).get(Var(st.of("m")[-1].name), 0)) > terms
+    lines = 1 if is_apart else FETCHED_LINES
+    return terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ PIXELS = [
     ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:4,oc:{1}"),
     ("--stag=axb --dtag=axb g2mb1ic16ih7oc40oh7kh1ph0", "--fuse=oh+ow --register=oh_ow:4,oc:{1}"),
     ("--stag=axb --dtag=axb mb1ic16ih7oc40oh4kh1sh2ph0", "--register=ow:4,oc:{1}"),
+    ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb2ic8ih13oc40oh5kh1sh3ph0", "--register=ow:5,oc:{1}"),
 ]
 """1x1 convolutions, whose tiles may fetch the pixels of the next tile."""
 
@@ -142,14 +143,20 @@ def test_tiles_of_an_interleaved_array_share_the_next_pixels(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("read, fetched", [
-    ("i + p.i * 20 + p.o * 60", "i * 3 + p.o * 60 + 60"),
-    ("i % 4 + i // 4 * 90 + p.i * 4 + p.o * 12", "i % 4 * 3 + i // 4 * 90 + p.o * 12 + 12"),
-    ("i * 2 + p.i * 40 + p.o * 120", "i * 6 + p.o * 120 + 120"),
-    ("i + p.i * 40 + p.o * 120", ""),
-    ("i * 60 + p.i + p.o * 3", ""),
-    ("i + p.o * 60", ""),
-], ids=["pixels", "blocks", "pairs", "every-second-pixel", "rows", "one-pixel"])  # fmt: skip
-def test_a_step_fetches_its_share_of_the_next_tile(read: str, fetched: str) -> None:
+    ("i + p.i * 20 + p.o * 60", ["i * 3 + p.o * 60 + 60"]),
+    ("i % 4 + i // 4 * 90 + p.i * 4 + p.o * 12", ["i % 4 * 3 + i // 4 * 90 + p.o * 12 + 12"]),
+    ("i * 2 + p.i * 40 + p.o * 120", ["i * 6 + p.o * 120 + 120"]),
+    ("i + p.i * 40 + p.o * 120", ["i * 40 + p.o * 120 + 120", "i * 40 + p.o * 120 + 136"]),
+    ("i + p.i * 80 + p.o * 240", ["i * 80 + p.o * 240 + 240", "i * 80 + p.o * 240 + 256"]),
+    ("i * 4 + p.i * 99 + p.o * 297", []),
+    ("i % 2 + i // 2 * 90 + p.i * 6 + p.o * 18", [f"i % 2 * 12 + i // 2 * 90 + p.o * 18 + {n}" for n in (18, 24)]),
+    ("i * 60 + p.i + p.o * 3", []),
+    ("i + p.o * 60", []),
+], ids=[
+    "pixels", "blocks", "pairs", "every-second-pixel", "every-fourth-pixel", "pixels-of-five-lines", "every-third-pair",
+    "rows", "one-pixel",
+])  # fmt: skip
+def test_a_step_fetches_its_share_of_the_next_tile(read: str, fetched: list[str]) -> None:
     text = f"""kernel k(a: f32[800], c: f32[12])
   for p.o in 0 .. 4:
     for i in 0 .. 20:
@@ -157,7 +164,7 @@ def test_a_step_fetches_its_share_of_the_next_tile(read: str, fetched: str) -> N
         c[p.i + p.o * 3] = c[p.i + p.o * 3] + a[{read}]
 """
     lines = [line for line in str(fetch_pixels(parse_kernel(text), "a", "p.i", "i")).splitlines() if "prefetch" in line]
-    assert [line.strip() for line in lines] == ([f"prefetch a[{as_text(fetched)}]"] if fetched else [])
+    assert [line.strip() for line in lines] == [f"prefetch a[{as_text(index)}]" for index in fetched]
 
 
 def as_text(index: str) -> str:

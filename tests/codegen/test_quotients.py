@@ -112,6 +112,20 @@ def test_all_scales_and_zero_points_give_the_references_bytes(level: str, types:
             assert np.array_equal(result, expected), (scale, point)
 
 
+@pytest.mark.parametrize("channels", [24, 40, 7])
+def test_vectors_that_are_not_full_divide_only_by_far_numbers(channels: int) -> None:
+    """The lanes that are not stored need no quotient; 8 pixels by 24 channels share the branches."""
+    attributes = "--attr-scales=wei:per_oc+dst:common:2 --attr-zero-points=dst:common:4"
+    problem = parse_problem(f"--dt=u8:s8:u8 {attributes} --stag=axb --dtag=axb mb1ic4ih1iw8oc{channels}kh1kw1")
+    words = "--lane=oc --register=ow:8,oc:32 --order=mb,oh,oc,ow --reduce=kh,kw,ic"
+    config = Config.parse(f"--target=avx512_vnni {words} --instruction=vpdpbusd_512 --k_step=ic:4")
+    with interning():
+        text = lower(plan_for(problem.canonical(), config, target("avx512_vnni"))).text
+    blocks = re.split(r"^([\w.]+):$", text, flags=re.MULTILINE)
+    labels = [label for label, code in zip(blocks[1::2], blocks[2::2]) if "fdiv <16 x float>" in code]
+    assert labels and all(label.startswith("far") for label in labels)
+
+
 def arrays(line: str, scale: float, point: int) -> dict[str, np.ndarray]:
     """Return arrays whose results are spread around the bytes' limits and between them, ties and infinities included.
     """

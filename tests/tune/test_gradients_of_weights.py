@@ -289,3 +289,23 @@ def test_taps_of_long_rows_are_packed_in_blocks(line: str, place: str) -> None:
         pixels = prod(size if n == block else extents.get(n, 1) for n in ("mb", "oh", "ow"))
         held = pixels * (extents["kw"] * extents["ic"] + extents["oc"]) * 2
         assert block == place and held <= TARGETS["avx512_bf16"].l2.bytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "block"),
+    [
+        ("mb2ic64ih65oc384oh65kh1ph0", 584),  # 0.86 of the time of packing both factors before
+        ("mb2ic528id16ih14iw14oc32od16oh14ow14kd1kh1kw1pd0ph0pw0", 468),  # 0.81
+        ("mb1ic64ih28oc64oh28kh1ph0", 0),  # the second-level cache holds the factors
+        ("mb32ic64ih64oc16oh64kh1ph0", 0),  # each block would wait for memory
+    ],
+)
+def test_factors_of_pointwise_weights_are_packed_in_blocks_beyond_caches(sizes: str, block: int) -> None:
+    line = f"--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb {sizes}"
+    level = next(level for level in LEVELS if level.name == "avx512_bf16")
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(level)
+    config = default_config(parse_problem(line), machine)
+    pixels = config.reduce[-1]
+    assert dict(config.staged_at("pack_at")) == ({"src": pixels, "diff_dst": pixels} if block else {})
+    if block:
+        assert config.tiles_at("cache") == ((pixels, block),)
