@@ -24,7 +24,6 @@ __all__ = [
 
 FAR_IMAGES = 4
 """Second-level caches that images must exceed for lines to come from so far that jumps between them count."""
-
 FAR_ROWS = 2
 """Ratio of images and results whose rows tiles wait for to those whose loads arithmetic hides."""
 SHORT_RUN = 2

@@ -18,12 +18,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
-from convsmith.tune.far_lines import (
-    lines_of_memory,
-    lines_of_short_rows,
-    lines_of_short_runs,
-    outpaces_prefetcher,
-)
+from convsmith.tune.far_lines import lines_of_memory, lines_of_short_rows, lines_of_short_runs, outpaces_prefetcher
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts

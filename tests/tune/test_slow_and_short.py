@@ -21,7 +21,7 @@ LAYOUTS = "--stag=axb --dtag=axb"
         ("--dt=u8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbusd_8"),
         ("--dt=s8:s8:s32 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbssd_8"),
         ("--dt=bf16 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbf16ps_12"),
-        ("--dt=bf16 mb1ic3ih224oc32oh112kh3sh2ph1", "kh+kw,kh_kw+ic", "tdpbf16ps_16"),
+        ("--dt=bf16 mb1ic3ih224oc64oh112kh3sh2ph1", "kh+kw,kh_kw+ic", "tdpbf16ps_16"),
         ("--dt=u8:s8:s32 mb1ic512ih7oc512oh7kh3ph1", "oh+ow,kh+kw,kh_kw+ic", "tdpbusd_16"),
         ("--dt=u8:s8:u8 --attr-zero-points=src:common:3 mb1ic3ih224oc64oh112kh7sh2ph3", "kw+ic", "tdpbusd_8"),
         ("--dt=s8:s8:s8 --attr-zero-points=src:common:3 mb1ic488ih14oc488oh14kh1ph0", "oh+ow,kh+kw,kh_kw+ic",
