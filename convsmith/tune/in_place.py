@@ -31,6 +31,12 @@ pixels in a tile.
 """
 
 
+MAX_MASKS = 9
+"""Maximum number of masks of a row of taps with a stride in a register tile: those of loads and of sums of each tap.
+More of them are loaded again before each sum.
+"""
+
+
 class _TiledPixels(NamedTuple):
     """The ``pixels`` of a loop that are computed in tiles of ``size``."""
 
@@ -70,9 +76,14 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
     if lane in rows.values():
         along = {n: size for n, size in taps.items() if loops.axes[n] == loops.axes[lane]}
         along = {n: size for n, size in along.items() if 1 < size <= MAX_RUN_OF_TAPS}
-        shared = nests.model.row_step(lane) > 1 and not along.keys() <= tile.keys()  # taps of a row share gathers
-        if shared and has_masked_pixels(st, nests.target):  # vectors with masks share none
-            yield _ordered(nests, loops, config, tile)
+        step = nests.model.row_step(lane)
+        shared = step > 1 and not along.keys() <= tile.keys()  # taps of a row share gathers
+        if step > 1 and has_masked_pixels(st, nests.target):  # vectors with masks share no gathers
+            many = (step + 1) * prod(along.values()) > MAX_MASKS
+            if shared:
+                yield _ordered(nests, loops, config, tile)
+            if many and (shared or tile.keys() & along.keys()):
+                return
         if shared and tile.keys() & taps.keys():
             return
         if shared or len(cut) == 1:
