@@ -15,8 +15,10 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 
-__all__ = ["expanded", "is_older"]
+__all__ = ["OUTER", "expanded", "is_older"]
 
+OUTER = "floor, or ceil where smaller"
+"""The mode of the nearest element before version 11, which no later version names."""
 _MICROSOFT = "com.microsoft"
 _ONNX = ("", "ai.onnx")
 
@@ -244,11 +246,13 @@ def _flat_softmax(operator: str, w: _Nodes) -> None:
 
 
 def _old_resize(w: _Nodes) -> None:
-    """Write a resize by factors, whose element x of the result lies at x divided by the factor."""
+    """Write a resize by factors, whose element x of the result lies at x divided by the factor, or takes the element
+    below, in smaller results the element above.
+    """
     scales = w.input(1) if w.has(1) else w.held(np.float32(w.given("scales", ())))
     way, mode = "asymmetric", w.given("mode", "nearest")
     w.end(
-        "Resize", w.input(0), "", scales, mode=mode, coordinate_transformation_mode=way, nearest_mode="floor"
+        "Resize", w.input(0), "", scales, mode=mode, coordinate_transformation_mode=way, nearest_mode=OUTER
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from convsmith.network.operators.reduce import Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
+from convsmith.onnx.graph_expansions import OUTER
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_sampling import resize_by_matrices
 from convsmith.problem.post_ops import Eltwise
@@ -225,10 +226,14 @@ def _resize(node: GraphNode) -> None:
         resize_by_matrices(node, sizes, [float(x) for x in factors])
         return
     rounding = node.attribute("nearest_mode", "round_prefer_floor") if mode == "nearest" else "linear"
+    above = [rounding == OUTER and x < 1 for x in factors]
+    if rounding == OUTER:
+        rounding = "floor"
     if rounding not in (*ROUNDINGS, "linear"):
         raise UsageError(f"nearest_mode is {rounding!r}; legal are {', '.join(ROUNDINGS)}", code="mode")
     way = node.attribute("coordinate_transformation_mode", "half_pixel")
-    places = tuple(_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
+    exact = (_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
+    places = tuple((a, b + (c - 1) * is_above, c) for (a, b, c), is_above in zip(exact, above))
     node.add_for_any(lambda t: Resize(t, shape, sizes, places, rounding))
 
 

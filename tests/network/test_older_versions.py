@@ -61,7 +61,7 @@ def test_factors_were_an_attribute_and_then_the_second_input(mode: str) -> None:
     factors = (1.0, 1.0, 2.0, 3.0)
     _check(_model(7, "Upsample", mode=mode, scales=factors))
     _check(_model(9, "Upsample", [np.float32(factors)], mode=mode))
-    for scales in (factors, (1.0, 1.0, 0.5, 1.5)):
+    for scales in (factors, (1.0, 1.0, 0.5, 1.5), (1.0, 1.0, 0.7, 0.6), (1.0, 1.0, 0.4, 0.9)):
         _check(_model(10, "Resize", [np.float32(scales)], mode=mode))
 
 
