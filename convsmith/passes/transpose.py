@@ -121,16 +121,20 @@ def are_partial(v: Select, columns: For, groups: list[For], rows: For) -> bool:
     used = [names for names in map(variables_of, parts_of(v.cond)) if names & along]
     is_zero = isinstance(v.yes, Load) and isinstance(v.no, Const) and v.no.value == 0
     is_known = all(names <= along | {rows.var} for names in used)
-    return not used or (is_zero and is_known and _is_run(v.cond, columns, groups))
+    return not used or (is_zero and is_known and _are_runs(v.cond, columns, groups, rows))
 
 
-def _is_run(cond: Cond, columns: For, groups: list[For]) -> bool:
-    """Return whether the elements of a row that a condition on columns and groups selects are adjacent."""
-    along = (columns.var, *(g.var for g in groups))
-    tests = [part for part in parts_of(cond) if variables_of(part) and variables_of(part) <= {*along}]
-    places = product(*(range(int(x.hi)) for x in (columns, *groups)))
-    present = [all(holds(test, dict(zip(along, place))) for test in tests) for place in places]
-    return sum(a != b for a, b in pairwise((False, *present, False))) <= 2
+def _are_runs(cond: Cond, columns: For, groups: list[For], rows: For) -> bool:
+    """Return whether the elements of each row that a condition selects by columns, groups and row are adjacent."""
+    loops = (rows, columns, *groups)
+    tests = [part for part in parts_of(cond) if variables_of(part) and variables_of(part) <= {x.var for x in loops}]
+    along = [range(int(x.hi)) for x in loops[1:]]
+    for row in range(int(rows.hi)):
+        places = (dict(zip((x.var for x in loops), (row, *place))) for place in product(*along))
+        present = [all(holds(test, place) for test in tests) for place in places]
+        if sum(a != b for a, b in pairwise((False, *present, False))) > 2:
+            return False
+    return True
 
 
 def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:

@@ -55,9 +55,10 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
     cut |= {n for pair in config.fuse for n in pair}
     found = {}
     for coord in st.a.coords:
-        steps = {str(v): step for v, step in coord.terms if isinstance(v, Var)}
+        moving = [(v, step) for v, step in coord.terms if not (isinstance(v, Var) and kinds.get(str(v)) == "batch")]
+        steps = {str(v): step for v, step in moving if isinstance(v, Var)}
         pair = tuple(sorted(steps, key=lambda n: kinds[n] == "k"))
-        if len(coord.terms) != 2 or [kinds[n] for n in pair] != ["m", "k"] or cut & steps.keys():
+        if len(moving) != 2 or [kinds[n] for n in pair] != ["m", "k"] or cut & steps.keys():
             continue
         near, far = sorted(map(abs, steps.values()))
         if near == 0 or far % near or min(steps.values()) < 0:

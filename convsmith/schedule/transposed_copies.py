@@ -19,7 +19,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.transpose import COLUMN, READ, ROW, TILE, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.copy_nest import PIECES, CopyNest, block, share
+from convsmith.schedule.copy_nest import BORDERS, PIECES, CopyNest, block, share
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.schedule import Schedule
 
@@ -85,10 +85,18 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> Tiles | None:
     return Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
-def _absent_apart(moved: CopyNest, tiles: Tiles) -> bool:
-    """Return whether the absent elements of ``tiles`` are whole rows, or the same ones in all rows."""
+def _across(moved: CopyNest, tiles: Tiles) -> list[frozenset[str]]:
+    """Return the tests for existence whose outcome differs between both the rows and the columns of ``tiles``."""
     rows, columns = {tiles.rows, tiles.each}, {*tiles.columns, *tiles.group}
-    return not any(test & rows and test & columns for test in moved.tests)
+    return [test for test in moved.tests if test & rows and test & columns]
+
+
+def _absent_apart(moved: CopyNest, tiles: Tiles) -> bool:
+    """Return whether the absent elements of ``tiles`` are whole rows, or the same ones in all rows, except in the first
+    and last iterations of a loop around the tiles, at borders.
+    """
+    inner = {tiles.rows, tiles.each, *tiles.columns, *tiles.group}
+    return all(any(moved.extents[n] > BORDERS for n in test - inner) for test in _across(moved, tiles))
 
 
 def transposition(moved: CopyNest, target: Machine) -> tuple[Tiles, Instruction] | None:
@@ -164,7 +172,8 @@ def order_transposed(
         shared[-1:] = [of_turns]
     share(s, shared, threads)
     whole = not found.group or moved.whole(*found.columns, *found.group)
-    s.run(partition, (*around, *(() if moved.plain else (column,))), PIECES if whole else GROUP_PIECES)
+    pieces = BORDERS if _across(moved, found) else PIECES if whole else GROUP_PIECES
+    s.run(partition, (*around, *(() if moved.plain else (column,))), pieces)
     s.run(transpose, loops, (height, width), is_joined(row), found.piece, name)
     if not even:
         s.run(bind, (outer,), "unrolled")
@@ -183,7 +192,7 @@ def lower_transposed(s: Schedule, tiles: TransposedTiles, target: Machine) -> No
         s.run(unroll, (f"{tiles.name}{ROW}", f"{tiles.name}{COLUMN}"))
         s.run(simplify)
         s.run(fuse, tiles.column, tiles.last, tiles.last.name, "nowhere")
-        height = tiles.written
+        height = tiles.row.operands[0].size
     s.run(vectorise, f"{tiles.name}{READ}", tiles.read, False)
     s.run(vectorise, f"{tiles.name}{WRITTEN}", tiles.written, False)
     s.run(vectorise, tiles.last, height, False)

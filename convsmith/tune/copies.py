@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import takewhile
 from math import prod
 
-from convsmith.ir.index import Mod, Var, is_true
+from convsmith.ir.index import Index, Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.transpositions import MAX_READ_STRIDE
@@ -139,11 +140,22 @@ def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
     if view.name == facts.st.a.name:
         for (tap, pixel), rows in shared_taps(facts.st, config).items():
             pixels, taps = facts.sizes[pixel], facts.sizes[tap]
-            again = rows - pixels  # rows that a block has beyond its pixels
+            step = max(facts.src.get(Var(pixel), 0) // facts.src.get(Var(tap), 1), 1)  # rows of the source
             size = tiles.get(pixel, pixels)
-            elements *= (size + again) / (size * taps)
+            elements *= (rows - (pixels - size) * step) / (size * taps)
     singles = (("lane_load", elements),) if facts.unit.rows == 1 and _is_apart(facts, view, config) else ()
-    return ("pack_near", elements), *singles
+    return ("pack_near", elements / _filled_rows(facts, view, config)), *singles
+
+
+def _filled_rows(facts: SharedFacts, view: View, config: Config) -> float:
+    """Return the part of the rows that are channels, in tiles that are transposed because terms are adjacent in memory.
+    """
+    steps, terms = view_steps(view), [name for name, _ in config.tiles_at("k_step")]
+    channels = next((d for d in facts.st.of("m", "n") if not d.axis and d.size > 1 and Var(d.name) in steps), None)
+    if facts.unit.rows > 1 or channels is None or not terms or steps.get(Var(facts.dims[terms[-1]][-1])) != 1:
+        return 1.0
+    tile = facts.lanes if channels.name == config.lane else config.size(channels.name)
+    return min(tile, channels.size, facts.lanes) / facts.lanes
 
 
 def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
@@ -233,16 +245,26 @@ def _unfolding(facts: SharedFacts, view: View) -> Events:
     return ("pack_call", 1), copies
 
 
+def _fills_vectors(facts: SharedFacts, steps: Mapping[Index, int]) -> bool:
+    """Return whether the channels that follow each other in memory fill the side of a transposed tile. Few channels
+    need to fill more than half of it, together with those of the next taps, to which tiles join them.
+    """
+    side = facts.unit.rows if facts.unit.rows > 1 else facts.lanes
+    moving = [d for d in facts.st.dims if d.kind in ("m", "n") and d.size > 1]
+    channels = next((d.size for d in moving if steps.get(Var(d.name)) == 1), 0)
+    taps = next((d.size for d in moving if channels and steps.get(Var(d.name)) == channels), 1)
+    is_joined = facts.unit.rows == 1 and 2 * channels <= side < 2 * channels * taps
+    return channels >= side or is_joined
+
+
 def packs_vectors(facts: SharedFacts, view: View, terms: str, lane: str) -> bool:
     """Return whether vectors are packed of an operand whose terms are iterations of the loop ``terms``, for vectors
     along ``lane``.
 
-    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed. Joined loops that do not follow
-    each other in memory are copied element by element.
+    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed, of few channels together with
+    those of the next taps. Joined loops that do not follow each other in memory are copied element by element.
     """
-    steps, side = view_steps(view), facts.unit.rows if facts.unit.rows > 1 else facts.lanes
-    channels = [d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side]
-    dims = facts.dims[terms]
-    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+    steps, dims = view_steps(view), facts.dims[terms]
+    is_vector = steps.get(Var(dims[-1])) == 1 or _fills_vectors(facts, steps)
     is_vector = is_vector or 0 < steps.get(Var(facts.dims[lane][-1]), 0) <= MAX_READ_STRIDE
     return is_vector and steps_evenly(steps, dims, facts.sizes)

@@ -252,7 +252,7 @@ def _splits(at: Point) -> Iterator[Changes]:
     if at.constant or c.threads == 1:
         return
     order = tuple(n for n in c.order if n != PART)
-    yield dict(split=(), order=order)
+    yield dict(split=(), order=order, cache=tuple(tile for tile in c.tiles_at("cache") if tile[0] != PART))
     for n, size in at.splittable:
         for parts in range(2, c.threads + 1):
             if not size % parts:

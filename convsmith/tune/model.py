@@ -246,7 +246,7 @@ class Model(SharedFacts):
     @staticmethod
     def sums_kept(loops: Loops, config: Config) -> int:
         """Return the number of blocks of the reduction, between which memory keeps the sums."""
-        tiles = (tile for tile in config.tiles_at("cache") if loops.kinds[tile[0]] == "k")
+        tiles = (tile for tile in config.tiles_at("cache") if loops.kinds.get(tile[0]) == "k")
         return prod(-(-loops.extents[n] // size) for n, size in tiles)
 
     def panels_of_gradient(self, loops: Loops, config: Config) -> Panels:

@@ -116,7 +116,7 @@ def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
     left = dict(loops.extents)
     found = []
     for name, size in config.tiles_at("cache"):
-        if loops.kinds[name] != "k" and size < left[name]:
+        if loops.kinds.get(name, "k") != "k" and size < left[name]:
             found.append((name, -(-left[name] // size)))
             left[name] = size
     within = [n for n in config.order if n in loops.extents]

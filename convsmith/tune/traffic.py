@@ -184,7 +184,7 @@ class Traffic:
         default in that of ``config``.
         """
         lanes = self.target.width(dtype(self.st.acc))
-        parts = any(loops.kinds[n] == "k" for n, _ in config.tiles_at("cache")) and loops.kinds[config.lane] == "k"
+        parts = any(loops.kinds.get(n) == "k" for n, _ in config.tiles_at("cache")) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
         costs = self.target.costs
         held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, costs.pages_near // costs.page)
@@ -283,7 +283,7 @@ def _levels(
     left = dict(loops.extents)
     around = []
     for n, size in config.tiles_at("cache"):
-        if size < left[n]:
+        if size < left.get(n, 1):
             around.append(_Level(n, -(-left[n] // size), left[n], False))
             left[n] = size
     names = [n for n in dict.fromkeys((*order, *left)) if n in left and loops.kinds[n] != "k"]

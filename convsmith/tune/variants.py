@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace as with_fields
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
@@ -13,6 +14,7 @@ from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
+from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packed_elements, packs_vectors
@@ -31,7 +33,7 @@ price.
 """
 BLOCK_OF_PIXELS = 2
 """The same part where no taps share the elements of a block, so that nothing else of it stays near."""
-REPEATED = 2
+REPEATED = 1.5
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
@@ -78,15 +80,20 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     transposing tiles, nor on vectors unless rows fill one, and taps repeat elements of a packed source that exceeds
     the second-level cache, or the factors of 1x1 weights exceed it.
 
-    Both factors of a block stay in the second-level cache while all tiles of the result read them.
+    Both factors of a block stay in the second-level cache while all tiles of the result read them. Several threads sum
+    parts of the pixels in blocks of their own.
     """
     terms = config.tiles_at("k_step")
     whole = all(is_true(view.mask) for view in model.st.factors)
     apart = all(len(loops.dims[n]) == 1 for n, kind in loops.kinds.items() if kind != "k")
     filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
     even = (whole or filled) and not config.staged("unfold")
-    if model.st.constant or not (model.unit.dot and even) or config.threads > 1 or len(terms) != 1:
+    if model.st.constant or not (model.unit.dot and even) or len(terms) != 1:
         return
+    if config.threads > 1:
+        if model.unit.rows > 1 or (parts := _parts_of_threads(model, loops, config)) is None:
+            return
+        config, loops = parts
     pixels, _ = terms[0]
     is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes
     streams = len(loops.dims[pixels]) > 1 and _streams_blocks(model, config)
@@ -98,12 +105,26 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     names = [view.name for view in model.st.factors]
     sizes = list(_blocks(model, loops, config))
     if model.unit.rows == 1:
-        steps = model.terms // terms[0][1]
+        steps = model.terms // (terms[0][1] * config.threads)
         sizes = [(n, size) for n, size in sizes[-1:] if steps * size // loops.extents[n] >= model.target.costs.reload]
     for name, size in sizes:
-        yield config.changed(cache=((name, size),), pack=(), pack_at=tuple((n, groups or name) for n in names))
+        cache = (*(((PART, 1),) if config.threads > 1 else ()), (name, size))
+        yield config.changed(cache=cache, pack=(), pack_at=tuple((n, groups or name) for n in names))
     if groups and not sizes and model.unit.rows > 1:
         yield config.changed(pack=(), pack_at=tuple((n, groups) for n in names))
+
+
+def _parts_of_threads(model: Model, loops: Loops, config: Config) -> tuple[Config, Loops] | None:
+    """Return the config with a part of the outermost loop over pixels that threads divide equally for each of them, and
+    the loops of a part; None if there is no such loop, or the result has no room for parts.
+    """
+    ((pixels, step),) = config.tiles_at("k_step")
+    for name in config.reduce if splits(model.whole) else ():
+        size = loops.extents[name]
+        if len(loops.dims[name]) == 1 and not size % (config.threads * (step if name == pixels else 1)):
+            split = config.changed(split=((name, config.threads),), order=(PART, *config.order))
+            return split, with_fields(loops, extents={**loops.extents, name: size // config.threads})
+    return None
 
 
 def _repeats_far(model: Model, config: Config) -> bool:

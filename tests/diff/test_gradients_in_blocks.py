@@ -65,3 +65,37 @@ def test_blocks_of_both_factors(
         text = str(run_steps(made.program.naive(), made.pipeline))
     assert config.instruction in text and any(row.name in text for row in level.transpositions)
     assert "* cast(f32" not in text
+
+
+PARTS = [
+    ("mb1ic4ih20iw40oc19oh20ow40kh3kw3ph1pw1", "--split=oh:2 --cache=part:1,oh:5", 7 * 20 * 3 * 6 * 2),
+    ("mb2ic3ih22iw41oc19oh12ow22kh3kw5sh2sw2ph2pw3", "--split=mb:2 --cache=part:1,oh:4", 9 * 11 * 6 * 3 * 2),
+]
+"""Problems with parts of the pixels for two threads, and the elements of the packed source of a block, whose rows taps
+share.
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda t: t.name)
+@pytest.mark.parametrize(("line", "words", "elements"), PARTS)
+def test_threads_pack_blocks_of_their_own_parts(
+    line: str, words: str, elements: int, level: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread packs both factors of a block of its own pixels."""
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
+    row = pairs(level)
+    assert row is not None
+    problem = parse_problem(f"{LAST} --wtag=axb {line}")
+    config = Config.parse(
+        f"--target={level.name} --lane=oc --register=kw:3,ic:3,oc:{row.lanes} --order=part,kw,oc,ic,kh "
+        f"--reduce=mb,oh,ow --instruction={row.name} --k_step=ow:2 {words} --realise=pad_copy --pack= "
+        "--pack_at=src+oh,diff_dst+oh --threads=2"
+    )
+    arrays = random_arrays(problem)
+    compiled = Compiled(problem, build_artifact(problem, config, level))
+    check_result(problem, compiled(arrays), expected(problem, arrays))
+    with interning():
+        made = plan(problem.canonical(), config, level)
+        text = str(run_steps(made.program.naive(), made.pipeline))
+    _, inside = text.split("#parallel")
+    assert f"alloc src_n: bf16[{elements}]" in inside

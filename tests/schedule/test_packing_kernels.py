@@ -102,6 +102,30 @@ def test_pairs_beside_borders_are_transposed(line: str, words: str) -> None:
     assert {"{32}"} < {lanes for _, lanes in loads}
 
 
+JOINED = [
+    ("mb2ic4ih9iw80oc36oh9ow80kh3kw3ph1pw1", "--lane=oc --register=kw:3,ic:4,oc:32"),
+    ("mb1ic3ih11iw151oc19oh6ow76kh3kw7sh2sw2ph1pw3", "--lane=oc --register=kw:7,ic:3,oc:16"),
+    ("mb1ic3ih9iw150oc19oh9ow150kh1kw7ph0pw3", "--lane=oc --register=kw:7,ic:3,oc:16"),
+    ("mb2ic5ih9iw80oc40oh9ow80kh3kw5ph1pw4dw1", "--lane=oc --register=kw:2,ic:5,oc:32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), JOINED)
+def test_few_channels_of_adjacent_taps_are_transposed_together(line: str, words: str) -> None:
+    """Both elements of a pair lie beside a border in different pixels; tiles inside and at borders are transposed."""
+    problem = parse_problem(f"--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb {line}").canonical()
+    level = next(t for t in levels.LEVELS if t.name == "avx512_bf16")
+    paired = "--reduce=mb,oh,ow --instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy --pack=src,diff_dst"
+    with interning():
+        made = plan(problem, Config.parse(f"--target=avx512_bf16 {words} --order=kw,oc,ic,kh {paired}"), level)
+        pack = next(k for k in run_steps(made.program.naive(), made.pipeline).packs if k.params[0].name == "src")
+        lowered = run_steps(pack, packing.packing_steps(pack, level))
+    given = exact_numbers(pack.params[0])
+    np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
+    loads = re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
+    assert loads and all(tile.startswith("src_p_t[") for tile, _ in loads)
+
+
 WORDS = [
     "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1", "--dt=s8:s8:f32 --wtag=ABcd4b4a ic9ih5oc33oh5kh5ph2",
     "--dir=BWD_D --dt=s32:s8:s8 ic20ih5oc40oh3kh3sh2ph1", "--deconv --dt=u8:s8:s32 ic20ih5oc40oh9kh3sh2ph1",

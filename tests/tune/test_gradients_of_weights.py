@@ -309,3 +309,22 @@ def test_factors_of_pointwise_weights_are_packed_in_blocks_beyond_caches(sizes: 
     assert dict(config.staged_at("pack_at")) == ({"src": pixels, "diff_dst": pixels} if block else {})
     if block:
         assert config.tiles_at("cache") == ((pixels, block),)
+
+
+@pytest.mark.parametrize(("line", "threads", "split"), [
+    ("mb1ic4ih360iw640oc36oh360ow640kh3kw3ph1pw1", 1, ()),
+    ("mb1ic4ih360iw640oc36oh360ow640kh3kw3ph1pw1", 2, (("oh", 2),)),
+    ("mb8ic4ih160iw160oc24oh160ow160kh3kw3ph1pw1", 2, (("mb", 2),)),
+    ("mb4ic3ih360iw720oc8oh180ow360kh3kw3sh2sw2ph1pw1", 2, (("mb", 2),)),
+])  # fmt: skip
+def test_few_channels_of_several_taps_are_packed_in_blocks(
+    line: str, threads: int, split: tuple[tuple[str, int], ...]
+) -> None:
+    """Vectors join the channels of adjacent taps; each thread packs blocks of its own pixels."""
+    problem = parse_problem(f"--dir=BWD_W {LAST} --dt=bf16 {line}")
+    config = default_config(problem, TARGETS["avx512_bf16"], threads)
+    assert dict(config.staged_at("pack_at")) == {"src": "oh", "diff_dst": "oh"}
+    assert config.tiles_at("split") == split
+    *parts, (name, size) = config.tiles_at("cache")
+    assert parts == ([("part", 1)] if split else [])
+    assert name == "oh" and not statement(problem).extents["oh"] // dict(split).get("oh", 1) % size
