@@ -17,7 +17,7 @@ from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import Alloc, For, Kernel, PointerLoad, Stmt, Store
+from convsmith.ir.stmt import Alloc, For, If, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
@@ -52,6 +52,13 @@ def _private(s: Store, ranges: Mapping[Var, Range]) -> bool:
     return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, s.buffer.shape))
 
 
+def _guarded(body: Stmt, cond: Cond) -> Stmt:
+    """Return ``body`` where ``cond`` holds too, one test with those of its innermost statement."""
+    if isinstance(body, For):
+        return For(body.var, body.lo, body.hi, _guarded(body.body, cond), body.kind, body.carried)
+    return If(conj((cond, *parts_of(body.cond))), body.body) if isinstance(body, If) else If(cond, body)
+
+
 class _RoundUp(ScopedRewriter):
     def __init__(self, names: tuple[str, ...], widths: Mapping[str, int], shared: AbstractSet[Buffer]) -> None:
         super().__init__()
@@ -70,9 +77,15 @@ class _RoundUp(ScopedRewriter):
         if loop.hi is as_index(n):
             return self._For(loop)
         if loop.lo is as_index(0) and _legal(loop, n, self.ranges, self.shared) and not self.keeps_short(loop):
-            return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
+            body = loop.body if self.runs(loop) else _guarded(loop.body, loop.hi > 0)
+            return self._For(For(loop.var, loop.lo, as_index(n), body, loop.kind, loop.carried))
         self.short |= {s.buffer for s in statements_of(loop.body) if isinstance(s, Store)}
         return self._For(loop)
+
+    def runs(self, loop: For) -> bool:
+        """Return whether ``loop`` has an iteration wherever it stands."""
+        ends = try_interval(loop.hi, self.ranges)
+        return ends is not None and ends[0] > 0
 
     def keeps_short(self, loop: For) -> bool:
         """Return whether ``loop`` moves sums to memory or from it, and no loop computes their lanes beyond the last.
@@ -149,7 +162,8 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
     """Round the last tile of ``loops`` up to full length where that is safe.
 
     It is safe if the operand along the loop is packed, so that it holds zeros there, and the accumulator has room; the
-    added lanes are computed but never stored to the result.
+    added lanes are computed but never stored to the result. A tile without an iteration, such as a vector behind the
+    last channel, stays without: its statement keeps the condition that there is one.
 
     Before::
 
