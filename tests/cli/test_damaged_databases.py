@@ -100,7 +100,7 @@ def test_no_reader_fails(path: Path, column: str, kind: str) -> None:
 @pytest.mark.parametrize(
     "config",
     ["--target=generic --lane=zz", "--target=generic", "nonsense", "--target=avx2 --lane=oc",
-     "--target=generic --lane=oc --register=oc:3", "--target=generic --lane=oc --register=ow:" + "9" * 5000,
+     "--target=generic --lane=oc --register=oc:6", "--target=generic --lane=oc --register=ow:" + "9" * 5000,
      "--target=generic --lane=oc --threads=2"],
 )  # fmt: skip
 def test_a_config_of_which_no_kernel_is_made_is_one_warning(path: Path, config: str) -> None:

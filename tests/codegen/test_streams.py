@@ -27,7 +27,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
-LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc48oh9ow9kh3kw3ph1pw1"
+LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc64oh9ow9kh3kw3ph1pw1"
 CONFIG = (
     "--target=avx512_amx --lane=oc --register=ow:9,oc:32 --order=mb,oc,oh,ow --reduce=kh,kw,ic "
     "--instruction=tdpbusd_16 --k_step=ic:64 --realise=pad_copy"

@@ -214,7 +214,7 @@ def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.Monk
         ranked.append(problem)
         return default_config(problem, machine, threads)
 
-    monkeypatch.setattr("convsmith.tune.stage_configs.default_config", counted)
+    monkeypatch.setattr("convsmith.tune.chains.StageConfigs", lambda machine: StageConfigs(machine, counted))
     chain = parse_problem("mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1").canonical()
     level = target("avx512")
     assert str(chain_config(chain, level, 1)).count("--compute_at=") == 2
