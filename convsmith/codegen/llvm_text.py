@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.accesses import SECOND_LEVEL, Slot
 from convsmith.codegen.columns import groups_of
 from convsmith.codegen.facts import Facts
@@ -19,9 +18,10 @@ from convsmith.codegen.lane_masks import masks_ahead
 from convsmith.codegen.parts_of_stores import updated_results
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
+from convsmith.codegen.written_back import results_written_back
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Var, conj, parts_of
+from convsmith.ir.index import conj, parts_of
 from convsmith.ir.instruction import SCALARS, Instruction, Operand
 from convsmith.ir.stmt import (
     LANE,
@@ -376,7 +376,9 @@ class FunctionEmitter(ValueEmitter):
         # Sums leave few scalar registers: a loop that counts down needs one, and one that counts up often two. LLVM
         # keeps a number of iterations that it can tell in the link register, which may hold a sum, too.
         trips = self._trips(s, lo, hi) if any(k[0] in self.in_scalars for k in slots) else ""
-        stores = self._written_back(s) if self.facts.dialect is None else ()
+        stores: Sequence[Store] = ()
+        if self.facts.dialect is None:
+            stores = results_written_back(s, self.fragments.__contains__, self.is_held)
         if stores:
             self.compute_ahead(stores, bound_in(s))
         if sure:
@@ -436,32 +438,6 @@ class FunctionEmitter(ValueEmitter):
         """Return the number of iterations of a loop from ``lo`` to ``hi``."""
         count = s.hi - s.lo
         return str(count.const) if count.is_const else self.put(f"sub {self.it} {hi}, {lo}")
-
-    def _written_back(self, s: For) -> Sequence[Store]:
-        """Return the stores of results in a loop whose first iteration certainly runs; () if it has other statements
-        than loops, products of fragments and stores of results.
-        """
-        found: list[Store] = []
-        return found if s.kind == "serial" and self._collect(s, {}, found) else ()
-
-    def _collect(self, s: Stmt, first: dict[Var, Range], found: list[Store]) -> bool:
-        """Append the stores of results in ``s``; the variables around it have the values ``first`` in the first
-        iteration. Return whether `_written_back` permits all statements.
-        """
-        if isinstance(s, Block):
-            return all(self._collect(x, first, found) for x in s.stmts)
-        if isinstance(s, Let):
-            value = try_interval(s.value, first)
-            return self._collect(s.body, {**first, s.var: value} if value else first, found)
-        if isinstance(s, For):
-            lo, trips = try_interval(s.lo, first), try_interval(s.hi - s.lo, first)
-            if lo is None or trips is None or trips[0] <= 0:
-                return False
-            return self._collect(s.body, {**first, s.var: (lo[0], lo[0])}, found)
-        if isinstance(s, Store) and s.buffer not in self.fragments and not self.is_held(s.buffer):
-            found.append(s)
-            return True
-        return isinstance(s, Invoke) and s.dst.buffer in self.fragments
 
     def units(self) -> str:
         """Return the machine's ``vscale``, the units of a vector, as an index."""

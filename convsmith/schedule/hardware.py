@@ -29,7 +29,8 @@ from convsmith.schedule.grid import in_blocks, l2_flaw
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing, terms_of_part, with_phases
-from convsmith.schedule.nest import Nest, NestBuilder
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.nest_builders import NestBuilder
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape, named_row
 from convsmith.schedule.schedule import Schedule

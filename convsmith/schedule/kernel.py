@@ -18,7 +18,8 @@ from convsmith.schedule.hardware import expected_rate, hardware_tile
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, in_parts, loops_after_fusing, places, side_by_side
 from convsmith.schedule.lower import check_fetches, check_streams
-from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.order import order_loops
 from convsmith.schedule.packed_operands import pack_operands, packed_statement
 from convsmith.schedule.pipeline import pipeline_of

@@ -19,7 +19,8 @@ from convsmith.schedule.device_tiles import BY_WARPS
 from convsmith.schedule.group_fragments import lane_rows, registers_of
 from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import by_messages, kernel_features, warp_features

@@ -15,7 +15,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import engine_of
 from convsmith.schedule.hardware_choice import MAX_PARTS, EngineTile, engine_tiles
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import nest_of
+from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.schedule import Schedule

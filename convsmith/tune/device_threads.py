@@ -18,7 +18,8 @@ from convsmith.schedule.copy_layouts import along_lanes, shared_bytes
 from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import UNROLLED, nest_of
+from convsmith.schedule.nest import UNROLLED
+from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement, view_steps

@@ -11,7 +11,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import innermost
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
