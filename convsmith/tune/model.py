@@ -316,7 +316,7 @@ class Model(SharedFacts):
                 loads.append((self.group_load, held * shared * again))
             if along_rows:
                 loads = [(read, v * rows * part * shared * each), (pixel, m // (rows * part) * apiece)]
-            if config.realise == "indirection":
+            if config.realise == "indirection" and steps:  # a class of a deconvolution may have no taps
                 loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lacking and config.realise == "peel":
                 loads.append(("part_load", m * shared * lacking))

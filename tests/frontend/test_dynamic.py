@@ -26,7 +26,7 @@ from convsmith.layout.reorder import to_layout
 from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
-from convsmith.problem import Conv, reference
+from convsmith.problem import Conv, parse_problem, reference
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.dynamic import at_sizes, check_dynamic, general, serves_unpadded
 from convsmith.schedule.dynamic_table import table_of_call
@@ -436,6 +436,13 @@ def test_a_remainder_has_tiles_of_its_own() -> None:
         made = plan(general(q).canonical(), k.config, registry.target("generic"), requirements(q, ()))
         lowered = run_steps(made.program.naive(), made.pipeline)
         assert "ow.o.s" in {x.var.name for x in loops_of(lowered.body)}
+
+
+def test_a_class_of_a_deconvolution_has_no_taps() -> None:
+    """Two taps at a stride of three leave every third pixel without one."""
+    line = parse_problem("--deconv --dt=s8:s8:s32 --stag=axb --dtag=axb mb4ic16iw64oc7ow191kw2sw3pw0")
+    config = dynamic_config(general(check_dynamic(line)).canonical(), registry.target("avx2"), 3)
+    assert config.realise == "indirection" and config.threads == 3
 
 
 def test_configs_that_are_refused() -> None:
