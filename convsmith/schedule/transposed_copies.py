@@ -112,7 +112,8 @@ class TransposedTiles(NamedTuple):
     """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and their loops
     ``column`` and ``last``, of which the last becomes ``height`` lanes. The names of loops begin with ``name``.
 
-    The stores of ``turns`` iterations of the loop ``turn`` are gathered if there are several.
+    The stores of ``turns`` iterations of the loop ``turn`` are gathered if there are several. If rows ``differ``, each
+    row of a tile at a border has absent elements of its own.
     """
 
     row: Instruction
@@ -124,6 +125,7 @@ class TransposedTiles(NamedTuple):
     turn: Loop | None
     turns: int
     name: str
+    differ: bool
 
 
 def order_transposed(
@@ -172,20 +174,22 @@ def order_transposed(
         shared[-1:] = [of_turns]
     share(s, shared, threads)
     whole = not found.group or moved.whole(*found.columns, *found.group)
-    pieces = BORDERS if _across(moved, found) else PIECES if whole else GROUP_PIECES
+    differ = bool(_across(moved, found))
+    pieces = BORDERS if differ else PIECES if whole else GROUP_PIECES
     s.run(partition, (*around, *(() if moved.plain else (column,))), pieces)
     s.run(transpose, loops, (height, width), is_joined(row), found.piece, name)
     if not even:
         s.run(bind, (outer,), "unrolled")
-    return TransposedTiles(row, width * group, lanes, column, loops[-1], max(height, group), turn, turns, name)
+    return TransposedTiles(row, width * group, lanes, column, loops[-1], max(height, group), turn, turns, name, differ)
 
 
 def lower_transposed(s: Schedule, tiles: TransposedTiles, target: Machine) -> None:
     """Vectorise tiles, which instructions transpose.
 
     Rows and columns are unrolled last, so that rewrites see each once; but they are unrolled first if vectors are
-    longer than the pieces that they write, because the last vector of a tile ends with the tile. Where no element of a
-    tile exists, its columns are one run of zeros.
+    longer than the pieces that they write, because the last vector of a tile ends with the tile, and so are rows that
+    differ, because the mask of a vector is constant. Where no element of a tile exists, its columns are one run of
+    zeros.
     """
     height = tiles.height
     if is_joined(tiles.row):
@@ -193,6 +197,9 @@ def lower_transposed(s: Schedule, tiles: TransposedTiles, target: Machine) -> No
         s.run(simplify)
         s.run(fuse, tiles.column, tiles.last, tiles.last.name, "nowhere")
         height = tiles.row.operands[0].size
+    elif tiles.differ:
+        s.run(unroll, (f"{tiles.name}{ROW}",))
+        s.run(simplify)
     s.run(vectorise, f"{tiles.name}{READ}", tiles.read, False)
     s.run(vectorise, f"{tiles.name}{WRITTEN}", tiles.written, False)
     s.run(vectorise, tiles.last, height, False)

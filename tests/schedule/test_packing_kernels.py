@@ -85,19 +85,34 @@ PAIRED = [
 ]  # fmt: skip
 
 
+PAIRS_LEVEL = next(t for t in levels.LEVELS if t.name == "avx512_bf16")
+
+
+def packing_of_pairs(problem: Problem, words: str) -> Kernel:
+    """Return the lowered kernel that packs pairs of pixels of the source of a gradient of the weights; it writes what
+    the nest writes.
+    """
+    over = ",".join(("mb", *(f"o{axis}" for axis in problem.axes)))
+    paired = f"--reduce={over} --instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy --pack=src,diff_dst"
+    with interning():
+        made = plan(problem, Config.parse(f"--target=avx512_bf16 {words} {paired}"), PAIRS_LEVEL)
+        pack = next(k for k in run_steps(made.program.naive(), made.pipeline).packs if k.params[0].name == "src")
+        lowered = run_steps(pack, packing.packing_steps(pack, PAIRS_LEVEL))
+    given = exact_numbers(pack.params[0])
+    np.testing.assert_array_equal(packed(lowered, given, PAIRS_LEVEL), packed(pack, given, PAIRS_LEVEL))
+    return lowered
+
+
+def loads_of_source(lowered: Kernel) -> list[tuple[str, str]]:
+    """Return the place that each load of the source is written to, and its lanes."""
+    return re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
+
+
 @pytest.mark.parametrize(("line", "words"), PAIRED)
 def test_pairs_beside_borders_are_transposed(line: str, words: str) -> None:
     """Tiles at a border are loaded with masks, and the other ones whole, for each tap; no pair is copied alone."""
     problem = parse_problem(f"--dir=BWD_W --dt=bf16 --stag=abx --dtag=abx {line}").canonical()
-    level = next(t for t in levels.LEVELS if t.name == "avx512_bf16")
-    paired = "--instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy --pack=src,diff_dst"
-    with interning():
-        made = plan(problem, Config.parse(f"--target=avx512_bf16 {words} {paired}"), level)
-        pack = next(k for k in run_steps(made.program.naive(), made.pipeline).packs if k.params[0].name == "src")
-        lowered = run_steps(pack, packing.packing_steps(pack, level))
-    given = exact_numbers(pack.params[0])
-    np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
-    loads = re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
+    loads = loads_of_source(packing_of_pairs(problem, words))
     assert all(tile.startswith("src_p_t[") for tile, _ in loads)
     assert {"{32}"} < {lanes for _, lanes in loads}
 
@@ -114,15 +129,28 @@ JOINED = [
 def test_few_channels_of_adjacent_taps_are_transposed_together(line: str, words: str) -> None:
     """Both elements of a pair lie beside a border in different pixels; tiles inside and at borders are transposed."""
     problem = parse_problem(f"--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb {line}").canonical()
-    level = next(t for t in levels.LEVELS if t.name == "avx512_bf16")
-    paired = "--reduce=mb,oh,ow --instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy --pack=src,diff_dst"
-    with interning():
-        made = plan(problem, Config.parse(f"--target=avx512_bf16 {words} --order=kw,oc,ic,kh {paired}"), level)
-        pack = next(k for k in run_steps(made.program.naive(), made.pipeline).packs if k.params[0].name == "src")
-        lowered = run_steps(pack, packing.packing_steps(pack, level))
-    given = exact_numbers(pack.params[0])
-    np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
-    loads = re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
+    loads = loads_of_source(packing_of_pairs(problem, f"{words} --order=kw,oc,ic,kh"))
+    assert loads and all(tile.startswith("src_p_t[") for tile, _ in loads)
+
+
+ACROSS = [
+    ("mb1ic16ih10oc64oh5kh3sh2ph0iw112ow56kw3sw2pw0", "--lane=oc --register=ic:8,oc:32 --order=kw,oc,ic,kh"),
+    ("mb1ic7iw150oc19ow75kw3sw2pw0", "--lane=oc --register=ic:7,oc:16 --order=kw,oc,ic"),
+    ("mb2ic8iw111oc24ow37kw5sw3pw0", "--lane=oc --register=ic:8,oc:16 --order=kw,oc,ic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), ACROSS)
+def test_rows_that_differ_at_a_border_are_loaded_with_masks_of_their_own(
+    line: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taps are the columns of a tile, and both pixels of a pair are among its rows, which have fewer taps at a border.
+    """
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
+    problem = parse_problem(f"--dir=BWD_W --dt=bf16 --stag=abx --dtag=abx {line}").canonical()
+    lowered = packing_of_pairs(problem, words)
+    assert not {"t.read", "t.write"} & {x.var.name for x in loops_of(lowered.body)}
+    loads = loads_of_source(lowered)
     assert loads and all(tile.startswith("src_p_t[") for tile, _ in loads)
 
 
