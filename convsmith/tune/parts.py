@@ -46,7 +46,8 @@ def parts_of_sums(
         whole = sizes[n] if n in fused else max(config.size(n), classes)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))
-    parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))
+    # Of loops with equally many parts, the outermost one is divided, so that each thread reads whole rows.
+    parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way[0]))
     return ((loop, parts),) if parts > 1 else ()
 
 

@@ -328,3 +328,11 @@ def test_few_channels_of_several_taps_are_packed_in_blocks(
     *parts, (name, size) = config.tiles_at("cache")
     assert parts == ([("part", 1)] if split else [])
     assert name == "oh" and not statement(problem).extents["oh"] // dict(split).get("oh", 1) % size
+
+
+@pytest.mark.parametrize(("line", "split"), [
+    ("mb8ic4ih112iw112oc16oh112ow112kh3kw3ph1pw1", "mb"), ("mb1ic4ih224iw224oc16oh224ow224kh3kw3ph1pw1", "oh")
+])  # fmt: skip
+def test_threads_share_the_outermost_loop_that_they_divide_equally(line: str, split: str) -> None:
+    config = default_config(parse_problem(f"--dir=BWD_W {LAST} {line}"), TARGETS["avx512"], 2)
+    assert config.tiles_at("split") == ((split, 2),)
