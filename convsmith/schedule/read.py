@@ -404,13 +404,14 @@ def _is_group(loop: Loop, config: Config) -> bool:
 def _row_loops(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
     """Return the loops of the copy that run along a row of memory, if rows are copied and not channels.
 
-    In channels first, pixels of a row are contiguous. In channels last, a few channels lie between them.
+    In channels first, pixels of a row are contiguous, also in the copy unless an instruction adds up other neighbours.
+    In channels last, a few channels lie between them.
     """
     layout, last = st.a.layout, len(st.a.coords) - 1
     if not layout.is_plain or last < 2:
         return ()
     pixels, channels = copy.loops[last], copy.loops[1]
-    if layout.strides[last] == 1 and not _neighbours(st, config, nest):
+    if layout.strides[last] == 1 and _neighbours(st, config, nest) in ((), (last,)):
         return (pixels,)
     return (pixels, channels) if has_rows_of_channels(layout) else ()
 

@@ -272,24 +272,25 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
                 config = config.changed(k_step=())
             others = (make(model, loops, config) for make in VARIANTS)
             configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
-        legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
+        of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
+        legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines
             legal.sort(key=lambda c: model.cycles_of_windows(loops, c))
         least = inf
         for config in legal:
-            blocks = with_near_channels(model, loops, config) if model.least(loops, config) <= least else ()
+            blocks = with_near_channels(model, loops, config) if model.least(of[config.fuse], config) <= least else ()
             for c in (config, *blocks):
                 c = c if c.staged_at("pack_at") else nests.complete(loops, c)
-                if (stream := streamed(model, loops, c)) != c.staged("stream"):
+                if (stream := streamed(model, of[c.fuse], c)) != c.staged("stream"):
                     c = c.changed(stream=stream)
-                cycles = model.cycles(loops, c, most=least if lane == model.batch else best * ratio)
+                cycles = model.cycles(of[c.fuse], c, most=least if lane == model.batch else best * ratio)
                 least = min(least, cycles * TIE_RATIO)
                 if cycles > best * ratio:
                     continue
                 best = min(best, cycles)
                 # A copy of an operand is made at a loop, whose place another order would change.
                 made_by = None if c.staged_at("pack_at") else (model, loops)
-                yield _ModelledChoice(Choice(cycles, emitted(model, loops, c), c), made_by)
+                yield _ModelledChoice(Choice(cycles, emitted(model, of[c.fuse], c), c), made_by)
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:

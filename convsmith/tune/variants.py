@@ -11,7 +11,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
-from convsmith.schedule.loops import Loops
+from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
 from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.parts import PART, splits
@@ -90,26 +90,31 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     even = (whole or filled) and not config.staged("unfold")
     if model.st.constant or not (model.unit.dot and even) or len(terms) != 1:
         return
+    pixels, _ = terms[0]
+    is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes
+    streams = len(loops.dims[pixels]) > 1 and _streams_blocks(model, config)
     if config.threads > 1:
         if model.unit.rows > 1 or (parts := _parts_of_threads(model, loops, config)) is None:
             return
         config, loops = parts
-    pixels, _ = terms[0]
-    is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes
-    streams = len(loops.dims[pixels]) > 1 and _streams_blocks(model, config)
+        ((pixels, _),) = config.tiles_at("k_step")
     if model.unit.rows == 1 and not (streams or (is_long and _repeats_far(model, config))):
         return
     if not all(packs_vectors(model, view, pixels, config.lane) for view in model.st.factors):
         return
     groups = model.batch if loops.extents.get(model.batch, 1) > 1 else ""
     names = [view.name for view in model.st.factors]
-    sizes = list(_blocks(model, loops, config))
+    part = ((PART, 1),) if config.threads > 1 else ()
+    sizes: list[tuple[tuple[str, int], ...]] = [(tile,) for tile in _blocks(model, loops, config)]
+    if part and streams:
+        sizes = [*filter(None, [_contiguous_pixels(model, loops, config)])]
     if model.unit.rows == 1:
         steps = model.terms // (terms[0][1] * config.threads)
-        sizes = [(n, size) for n, size in sizes[-1:] if steps * size // loops.extents[n] >= model.target.costs.reload]
-    for name, size in sizes:
-        cache = (*(((PART, 1),) if config.threads > 1 else ()), (name, size))
-        yield config.changed(cache=cache, pack=(), pack_at=tuple((n, groups or name) for n in names))
+        least = model.target.costs.reload
+        sizes = [x for x in sizes[-1:] if steps * prod(size / loops.extents[n] for n, size in x) >= least]
+    for tiles in sizes:
+        pack_at = tuple((n, groups or tiles[-1][0]) for n in names)
+        yield config.changed(cache=(*part, *tiles), pack=(), pack_at=pack_at)
     if groups and not sizes and model.unit.rows > 1:
         yield config.changed(pack=(), pack_at=tuple((n, groups) for n in names))
 
@@ -117,14 +122,34 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
 def _parts_of_threads(model: Model, loops: Loops, config: Config) -> tuple[Config, Loops] | None:
     """Return the config with a part of the outermost loop over pixels that threads divide equally for each of them, and
     the loops of a part; None if there is no such loop, or the result has no room for parts.
+
+    Of fused loops over pixels only those within that loop stay fused.
     """
+    ((_, step),) = config.tiles_at("k_step")
+    names = [n for fused in config.reduce for n in loops.dims[fused]]
+    divided = [n for n in names if not model.sizes[n] % (config.threads * (step if n == names[-1] else 1))]
+    if not (splits(model.whole) and divided):
+        return None
+    parted = divided[0]
+    if parted not in loops.extents:
+        config = _fused_within(loops, config, parted)
+        for pair in config.fuse:
+            model.fuse(*pair)
+        loops = loops_after_fusing(model.st, config)
+    split = config.changed(split=((parted, config.threads),), order=(PART, *config.order))
+    return split, with_fields(loops, extents={**loops.extents, parted: loops.extents[parted] // config.threads})
+
+
+def _fused_within(loops: Loops, config: Config, outer: str) -> Config:
+    """Return ``config`` with the loops over pixels apart that are fused, except those within ``outer``."""
     ((pixels, step),) = config.tiles_at("k_step")
-    for name in config.reduce if splits(model.whole) else ():
-        size = loops.extents[name]
-        if len(loops.dims[name]) == 1 and not size % (config.threads * (step if name == pixels else 1)):
-            split = config.changed(split=((name, config.threads),), order=(PART, *config.order))
-            return split, with_fields(loops, extents={**loops.extents, name: size // config.threads})
-    return None
+    names = loops.dims[pixels]
+    around = names[: names.index(outer) + 1]
+    inner, pairs = fused_chain(names[len(around) :] or names[-1:])
+    apart = [fused_name(*pair) for pair in fused_chain(names)[1]]
+    others = (pair for pair in config.fuse if fused_name(*pair) not in apart)
+    reduce = (n for name in config.reduce for n in ((*dict.fromkeys((*around, inner)),) if name == pixels else (name,)))
+    return config.changed(fuse=(*others, *pairs), reduce=tuple(reduce), k_step=((inner, step),))
 
 
 def _repeats_far(model: Model, config: Config) -> bool:
@@ -134,9 +159,13 @@ def _repeats_far(model: Model, config: Config) -> bool:
 
 
 def _streams_blocks(model: Model, config: Config) -> bool:
-    """Return whether both factors of a gradient of 1x1 weights exceed the second-level cache, and caches hold them."""
+    """Return whether the factors of a gradient of 1x1 weights are read by several threads, or exceed the second-level
+    cache, and caches hold them.
+    """
     size = sum(view.bytes for view in model.st.factors)
     alone = config.reduce == (config.tiles_at("k_step")[0][0],)
+    if config.threads > 1:
+        return alone
     return alone and size > model.target.l2.bytes and not is_in_memory(model.target, size)
 
 
@@ -148,9 +177,7 @@ def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, i
     """
     ((pixels, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
-    channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
-    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if len(config.reduce) > 1 else BLOCK_OF_PIXELS
-    most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
+    most = _most_pixels(model, config)
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
     for name in config.reduce:
         inner //= loops.extents[name]
@@ -165,6 +192,35 @@ def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, i
         repeats = any(loops.extents[tap] > 1 for tap, pixel in shared.items() if pixel == name)
         sizes = [*[n for n in divisors if n <= size][-1:], *[n for n in divisors if n > size][:repeats]]
     yield from ((name, n) for n in sizes if 2 * n <= whole)
+
+
+def _most_pixels(model: Model, config: Config) -> int:
+    """Return the pixels of a block whose factors fill a part of the second-level cache."""
+    ((_, step),) = config.tiles_at("k_step")
+    shared = dict(shared_taps(model.st, config).keys())
+    channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
+    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if len(config.reduce) > 1 else BLOCK_OF_PIXELS
+    return max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
+
+
+def _contiguous_pixels(model: Model, loops: Loops, config: Config) -> tuple[tuple[str, int], ...]:
+    """Return tiles of the loops over pixels, in whose order a block is contiguous: equal parts of an image that exceeds
+    a block, or several images or rows. There are none if all pixels are one block.
+    """
+    ((pixels, step),) = config.tiles_at("k_step")
+    most, inner = _most_pixels(model, config), prod(loops.extents[n] for n in config.reduce)
+    tiles: list[tuple[str, int]] = []
+    for name in (n for n in config.reduce if loops.extents[n] > 1):
+        count, unit = loops.extents[name], step if name == pixels else 1
+        inner //= count
+        size = most // (inner * unit) * unit
+        if size >= count:
+            return tuple(tiles)
+        if size:
+            blocks = -(-count // size)
+            return (*tiles, (name, -(-count // (blocks * unit)) * unit))
+        tiles.append((name, 1))
+    return ()
 
 
 def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:

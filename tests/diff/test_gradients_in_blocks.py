@@ -99,3 +99,24 @@ def test_threads_pack_blocks_of_their_own_parts(
         text = str(run_steps(made.program.naive(), made.pipeline))
     _, inside = text.split("#parallel")
     assert f"alloc src_n: bf16[{elements}]" in inside
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda t: t.name)
+@pytest.mark.parametrize("words", [
+    "--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:2 --split=mb:2 --cache=part:1,mb:1,oh_ow:38",
+    "--reduce=mb,oh,ow --k_step=ow:2 --split=oh:2 --cache=part:1,oh:3",
+])  # fmt: skip
+def test_threads_pack_blocks_of_pointwise_weights(words: str, level: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of a part consists of pixels of an image, or of rows, of which the last block has fewer."""
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
+    row = pairs(level)
+    assert row is not None
+    problem = parse_problem(f"{LAST} --wtag=axb mb4ic20ih10iw9oc19oh10ow9kh1kw1ph0pw0")
+    place = words.rsplit(",", 1)[1].split(":")[0]
+    config = Config.parse(
+        f"--target={level.name} --lane=oc --register=ic:6,oc:{row.lanes} --order=part,kw,oc,ic,kh "
+        f"--instruction={row.name} {words} --pack= --pack_at=src+{place},diff_dst+{place} --threads=2"
+    )
+    arrays = random_arrays(problem)
+    compiled = Compiled(problem, build_artifact(problem, config, level))
+    check_result(problem, compiled(arrays), expected(problem, arrays))

@@ -56,3 +56,19 @@ def test_tiles_are_transposed_where_they_are_whole(sizes: str, is_turned: bool) 
     """On Zen 5 a copy of bytes that gathers them takes 0.5 cycles an element, one that transposes them 0.1."""
     made = plan(parse_problem(f"{BYTES} {sizes}").canonical(), Config.parse(CONFIG), target("avx512_vnni"))
     assert any(step.run is transpose for step in made.pipeline) is is_turned
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pairs_of_taps_copy_rows_of_pixels(threads: int) -> None:
+    """Neighbours in a row that an instruction adds up are adjacent in the copy too, as in channels first."""
+    line, level = f"{FLOATS} mb1ic3ih30iw200oc24oh8ow50kh7kw7sh4sw4ph3pw3", target("avx512_bf16")
+    config = Config.parse(
+        "--target=avx512_bf16 --lane=oc --register=ow:7,oc:32 --order=mb,oc,oh,ow --reduce=kh,kw,ic "
+        f"--instruction=vdpbf16ps_512 --k_step=kw:2 --realise=pad_copy --threads={threads}"
+    )
+    text = cs.compile(line, target=level.name, threads=threads, config=str(config)).ir()
+    copies = [x for x in text.splitlines() if "= src[" in x or "= (src[" in x]
+    assert copies and not any(":" in part.split("}")[0] for x in copies for part in x.split("{")[1:])
+    if level in LEVELS:
+        verdict = cs.compile(line, target=level.name, threads=threads, config=str(config)).verify()
+        assert verdict.ok, verdict.detail

@@ -336,3 +336,20 @@ def test_few_channels_of_several_taps_are_packed_in_blocks(
 def test_threads_share_the_outermost_loop_that_they_divide_equally(line: str, split: str) -> None:
     config = default_config(parse_problem(f"--dir=BWD_W {LAST} {line}"), TARGETS["avx512"], 2)
     assert config.tiles_at("split") == ((split, 2),)
+
+
+@pytest.mark.parametrize(("sizes", "split", "cache"), [
+    ("mb32ic80ih14oc184oh14kh1ph0", "mb", (("mb", 2),)),
+    ("mb32ic64ih64oc16oh64kh1ph0", "mb", (("mb", 1), ("oh_ow", 1366))),  # an image exceeds a block
+    ("mb1ic24ih56oc68oh56kh1ph0", "oh", (("oh", 14),)),
+])  # fmt: skip
+def test_threads_pack_blocks_of_pixels_of_pointwise_weights(
+    sizes: str, split: str, cache: tuple[tuple[str, int], ...]
+) -> None:
+    """Of the fused loops over pixels, those within the loop that threads divide stay fused."""
+    problem = parse_problem(f"--dir=BWD_W {LAST} --dt=bf16 {sizes}")
+    config = default_config(problem, TARGETS["avx512_bf16"], 2)
+    place = cache[-1][0]
+    assert dict(config.staged_at("pack_at")) == {"src": place, "diff_dst": place}
+    assert config.tiles_at("split") == ((split, 2),)
+    assert config.tiles_at("cache") == (("part", 1), *cache)
