@@ -92,11 +92,11 @@ def test_candidates_have_blocks_before_they_are_ranked() -> None:
 
 
 def test_candidates_have_parts_before_they_are_ranked() -> None:
-    """A gradient of few weights has a part for each of four threads, whatever its register tile."""
+    """A gradient of few weights has a part for each of four threads, which is an image, whatever its register tile."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
     problem = parse_problem("--dir=BWD_W --stag=axb --dtag=axb mb4ic3ih32oc8oh32kh1")
     found = [c.config for c in candidates(problem, target, 4)]
-    assert len(found) > 3 and {(c.order[0], c.tiles_at("split")) for c in found} == {("part", (("ow", 4),))}
+    assert len(found) > 3 and {(c.order[0], c.tiles_at("split")) for c in found} == {("part", (("mb", 4),))}
     assert default_config(problem, target, 4) == found[0]
 
 
