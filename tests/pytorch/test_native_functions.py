@@ -120,6 +120,26 @@ def test_a_network_that_only_an_export_states() -> None:
             assert torch.equal(a, b) and torch.equal(one["y"], other["y"]) and one["n"] is None
 
 
+class Large(nn.Module):
+    """Products of whole numbers that 32 bits do not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.conv(x)
+        return y * 2, y.long() * 3_000_000_000
+
+
+def test_whole_numbers_of_64_bits_stay_pytorchs() -> None:
+    model, x = exact(Large()), whole(1, 3, 4, 4)
+    made, found = made_of(model, x)
+    assert len(runs(found)) == 1
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(made(x), model(x)))
+
+
 def test_one_tensor_may_be_two_arguments_of_the_example() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
