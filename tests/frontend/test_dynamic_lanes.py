@@ -144,7 +144,7 @@ def test_tiles_of_rows_of_any_height(operation: str, rows: int) -> None:
 
 NARROW = (
     "--stag=abx --dtag=abx g3mb1ic3ih8oc3kh5ph2",
-    "--stag=abx --dtag=abx g3mb1ic3ih30oc3kh7sh3ph2",
+    "--stag=abx --dtag=abx g3mb1ic3ih30oc3kh7sh2ph3",
     "--stag=abx --dtag=abx --attr-post-ops=sum+relu g2mb1ic2ih30oc2kh11sh2ph5",
     "--stag=abx --dtag=abx --dt=bf16 g2mb1ic2ih30oc2kh3dh2ph1",
     "--stag=abx --dtag=abx --dt=f16 g2mb1ic2ih30oc2kh5sh2ph1",
