@@ -66,13 +66,19 @@ def _holding(emit: Any, part: Cond, numbers: Sequence[int | None], bits: int) ->
     return str(emit.put(f"icmp sge {ty} <{constants}>, {each}"))
 
 
+def divided_by_lanes(cond: Cond) -> tuple[Cond, Cond]:
+    """Return the parts of a condition that depend on the lane, as one condition, and the other parts."""
+    parts = parts_of(cond)
+    return conj(x for x in parts if LANE in variables_of(x)), conj(x for x in parts if LANE not in variables_of(x))
+
+
 def masks_ahead(emit: Any, around: For | If) -> None:
     """Compute the masks in a statement that do not change in it, which LLVM leaves there."""
     inside = bound_in(around)
     for s in statements_of(around.body):
         if not isinstance(s, If) or LANE not in variables_of(s.cond):
             continue
-        on = conj(part for part in parts_of(s.cond) if LANE in variables_of(part))
+        on, _ = divided_by_lanes(s.cond)
         if variables_of(on).isdisjoint(inside):
             for v in (v for v in walk(s.body) if isinstance(v, Load) and v.buffer.scope != "register"):
                 for _, numbers in _vectors(v.lanes) if v.lanes is not None and v.lanes.stride else ():

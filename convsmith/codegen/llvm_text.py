@@ -14,14 +14,13 @@ from convsmith.codegen.columns import groups_of
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
-from convsmith.codegen.lane_masks import masks_ahead
+from convsmith.codegen.lane_masks import divided_by_lanes, masks_ahead
 from convsmith.codegen.parts_of_stores import updated_results
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
 from convsmith.codegen.written_back import results_written_back
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import conj, parts_of
 from convsmith.ir.instruction import SCALARS, Instruction, Operand
 from convsmith.ir.stmt import (
     LANE,
@@ -344,9 +343,9 @@ class FunctionEmitter(ValueEmitter):
 
     def _on_lanes(self, s: If) -> None:
         """Emit statements on vectors for some lanes, in a block of their own if other conditions must hold, too."""
-        on = conj(part for part in parts_of(s.cond) if LANE in variables_of(part))
+        on, others = divided_by_lanes(s.cond)
         if on is not s.cond:
-            self._If(If(conj(part for part in parts_of(s.cond) if LANE not in variables_of(part)), If(on, s.body)))
+            self._If(If(others, If(on, s.body)))
             return
         self.on_lanes = on
         self.stmt(s.body)

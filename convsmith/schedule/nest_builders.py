@@ -1,4 +1,4 @@
-"""How the tiles of a config split the loops of a statement: the builders of nests for threads and for groups."""
+"""Builders of nests, for threads and for groups: they split the loops of a statement by the tiles of a config."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ BLOCK_OF_VECTORS = 4
 price.
 """
 BLOCK_OF_PIXELS = 2
-"""The same part where no taps share the elements of a block, so that nothing else of it stays near."""
+"""The part that the factors of a block fill where no taps share its elements, so that nothing else of it stays near."""
 REPEATED = 1.5
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4

@@ -13,6 +13,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.problem.problem import Problem
 from convsmith.schedule import copy_nest
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
@@ -47,6 +48,16 @@ def config_of(words: str, place: str, level: Machine) -> Config:
     )
 
 
+def text_of_exact(problem: Problem, config: Config, level: Machine) -> str:
+    """Compare the kernel's results with the reference, and return its text."""
+    arrays = random_arrays(problem)
+    compiled = Compiled(problem, build_artifact(problem, config, level))
+    check_result(problem, compiled(arrays), expected(problem, arrays))
+    with interning():
+        made = plan(problem.canonical(), config, level)
+        return str(run_steps(made.program.naive(), made.pipeline))
+
+
 @pytest.mark.parametrize("level", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize(("line", "words", "place"), CASES)
 def test_blocks_of_both_factors(
@@ -57,12 +68,7 @@ def test_blocks_of_both_factors(
     """
     monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
     problem, config = parse_problem(line), config_of(words, place, level)
-    arrays = random_arrays(problem)
-    compiled = Compiled(problem, build_artifact(problem, config, level))
-    check_result(problem, compiled(arrays), expected(problem, arrays))
-    with interning():
-        made = plan(problem.canonical(), config, level)
-        text = str(run_steps(made.program.naive(), made.pipeline))
+    text = text_of_exact(problem, config, level)
     assert config.instruction in text and any(row.name in text for row in level.transpositions)
     assert "* cast(f32" not in text
 
@@ -91,12 +97,7 @@ def test_threads_pack_blocks_of_their_own_parts(
         f"--reduce=mb,oh,ow --instruction={row.name} --k_step=ow:2 {words} --realise=pad_copy --pack= "
         "--pack_at=src+oh,diff_dst+oh --threads=2"
     )
-    arrays = random_arrays(problem)
-    compiled = Compiled(problem, build_artifact(problem, config, level))
-    check_result(problem, compiled(arrays), expected(problem, arrays))
-    with interning():
-        made = plan(problem.canonical(), config, level)
-        text = str(run_steps(made.program.naive(), made.pipeline))
+    text = text_of_exact(problem, config, level)
     _, inside = text.split("#parallel")
     assert f"alloc src_n: bf16[{elements}]" in inside
 
