@@ -7,6 +7,7 @@ A user never sees a traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shlex
@@ -69,12 +70,16 @@ class _Group(CommandGroup):
         return super().main(*args, **extra)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _until_reader_leaves({}), named_options():  # --help and --version print here
-            return super().make_context(*args, **extra)
+        try:
+            with _while_outputs_are_open({}), named_options():  # --help and --version print here
+                return super().make_context(*args, **extra)
+        except KeyboardInterrupt:
+            error_line("interrupted")
+            raise SystemExit(130) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _plain_warnings(), _orderly_end(), _until_reader_leaves(ctx.meta), named_options():
+            with _plain_warnings(), _orderly_end(), _while_outputs_are_open(ctx.meta), named_options():
                 return super().invoke(ctx)
         except ConvsmithError as error:
             error_line(str(error), type(error).__name__)
@@ -107,10 +112,12 @@ def _open_streams() -> None:
 
 
 @contextmanager
-def _until_reader_leaves(meta: Mapping[str, Any]) -> Iterator[None]:
-    """End the command when the reader of an output has closed it, as `head` does after its lines.
+def _while_outputs_are_open(meta: Mapping[str, Any]) -> Iterator[None]:
+    """End the command when the reader of an output has closed it, as `head` does after its lines, or when an output has
+    no space left.
 
-    The status is 0, or the status of the rows printed so far if the command has noted it in `meta`.
+    The status is 2 in the second case. In the first case, it is 0, or the status of the rows printed so far if the
+    command has noted it in `meta`.
     """
     try:
         yield
@@ -118,9 +125,25 @@ def _until_reader_leaves(meta: Mapping[str, Any]) -> Iterator[None]:
         closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
         if not closed:
             raise  # a pipe to a worker
-        for stream in closed:  # so that Python drops buffered text at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop(*closed)
         raise SystemExit(meta.get(STATUS, 0)) from None
+    except OSError as error:
+        if not _is_full(error):
+            raise
+        error_line(f"the output cannot be written: {error.strerror}")
+        _drop(sys.stdout, sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _is_full(error: OSError) -> bool:
+    """Return whether a stream has no space left; an error of a named file is that of another one."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _drop(*streams: TextIO) -> None:
+    """Let the outputs of the streams vanish, so that Python drops buffered text at its end."""
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_closed_pipe(stream: TextIO) -> bool:

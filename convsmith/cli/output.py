@@ -44,9 +44,9 @@ class Progress(Protocol):
 
 
 def error_line(message: str, kind: str = "") -> None:
-    """Print a message to standard error; it is lost if standard error is a pipe whose reader has closed it."""
+    """Print a message to standard error; it is lost if standard error is a closed pipe or has no space left."""
     text = printable(f"{kind}: {message}" if kind else message, LINES)
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         click.secho(text, err=True, fg="red", color=_colour())
 
 

@@ -119,6 +119,10 @@ class GraphBuilder:
         """Return numpy's type of elements of a type."""
         return TYPES[type_].numpy
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep `names` from values that get fresh ones."""
+        self._names.update(names)
+
     def fresh(self, near: str) -> str:
         """Return a name that no value has."""
         number = 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.diag.errors import ConvsmithError, UnsupportedError
+from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.network.builder import NO_KERNEL, TYPES_OF_VALUES, GraphBuilder, unavailable
@@ -27,6 +27,7 @@ from convsmith.onnx.graph_expansions import expanded, is_older
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
+from convsmith.onnx.graph_refusals import REFUSALS
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.runtime.arrays import Array, numpy_dtype
 
@@ -116,13 +117,15 @@ class GraphReader(GraphBuilder):
         package, version = self.model.package, self._version
         stays = is_constant and not is_older(proto, version)
         parts = [proto] if stays else expanded(proto, version, self.fresh, package, self._shape_of)
-        newest = [package.helper.make_opsetid("", package.defs.onnx_opset_version())]
-        with self._versions(self._opsets if parts[0] is proto else newest):
+        if parts[0] is proto:
+            self._read(ModelGraphNode(proto, self, name, self._version))
+            self._keep_types(proto)
+            for output in proto.output:
+                self._keep_small(output)
+            return
+        with self._versions([package.helper.make_opsetid("", package.defs.onnx_opset_version())]):
             for part in parts:
-                self._read(ModelGraphNode(part, self, name, self._version))
-                self._keep_types(part)
-                for output in part.output:
-                    self._keep_small(output)
+                self._read_any(part, name)
 
     @property
     def _version(self) -> int:
@@ -177,6 +180,8 @@ class GraphReader(GraphBuilder):
         if found is not None:
             for name, x in zip(node.outputs, found):
                 self._hold(name, x)
+        elif operator_of(node.proto) == "If" and node.inputs[0] in self.constants:
+            self._read_branch(node)
         elif node.operator in GRAPH_OPERATORS and operator_of(node.proto):
             before = len(self.nodes)
             try:
@@ -185,7 +190,23 @@ class GraphReader(GraphBuilder):
                 del self.nodes[before:]
                 self._read_body(node, error)
         else:
-            self._read_body(node, UnsupportedError(NO_KERNEL, code="operator"))
+            self._read_body(node, UnsupportedError(REFUSALS.get(node.operator, NO_KERNEL), code="operator"))
+
+    def _read_branch(self, node: ModelGraphNode) -> None:
+        """Read the nodes of the branch that the constant condition of a node selects."""
+        condition: Any = self.constants[node.inputs[0]]
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        branch = next((a.g for a in node.proto.attribute if a.name == wanted), None)
+        if branch is None or len(branch.output) != len(node.outputs):
+            raise UsageError(f"it has no {wanted} with {len(node.outputs)} outputs", code="attribute")
+        for t in branch.initializer:
+            self._hold(t.name, array_of(self.name, t, self.model.package))
+        self.reserve(name for part in branch.node for name in part.output)
+        for part in branch.node:
+            for proto in plain_nodes(part, self.fresh, self.model.package):
+                self._read_any(proto, node.name)
+        for inner, outer in zip(branch.output, node.outputs):
+            self._read_any(self.model.package.helper.make_node("Identity", [inner.name], [outer]), node.name)
 
     def _read_body(self, node: ModelGraphNode, reason: UnsupportedError) -> None:
         """Read the nodes by which ONNX states a node. Raises the ``reason`` why the node is not read itself if there

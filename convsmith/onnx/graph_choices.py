@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,9 @@ _TARGETS = {1: "f32", 2: "u8", 3: "s8", 6: "s32", 7: "s32", 9: "bool", 10: "f32"
 """Types by ONNX's numbers. Whole numbers of 64 bits are computed in 32, floats of 16 bits in f32, truth values are
 bytes of 0 and 1.
 """
+_LEGAL = ", ".join(map(str, _TARGETS))
+_WIDE: Mapping[int, np.dtype[Any]] = {7: np.dtype(np.int64), 9: np.dtype(np.bool_)}
+"""Types of constants whose type in kernels is another one."""
 
 
 def _compared(comparison: str, node: GraphNode) -> None:
@@ -69,12 +73,24 @@ def _triangle(node: GraphNode) -> None:
     node.add(ChooseByMask(node.any_type(), (mask.shape, shape, zero.shape)), masks, shape)
 
 
+def _eye(node: GraphNode) -> None:
+    """Add the constant matrix of the input's shape with ones along a diagonal."""
+    shape, number = node.shape(), node.attribute("dtype", 0)
+    if len(shape) != 2:
+        raise UsageError(f"its input has the shape {shape}; legal are matrices", code="shape")
+    if number and number not in _TARGETS:
+        raise UnsupportedError(f"its elements have ONNX's type {number}; available are {_LEGAL}", code="dtype")
+    own: np.dtype[Any] = node.reader.value(node.inputs[0]).dtype
+    if number:
+        own = _WIDE.get(number, node.reader.numpy_of(_TARGETS[number]))
+    node.reader.constants[node.outputs[0]] = np.eye(*shape, node.attribute("k", 0), dtype=own)
+
+
 def _cast(node: GraphNode) -> None:
     shape, source, number = node.shape(), node.any_type(), node.attribute("to", 0)
     to = _TARGETS.get(number)
     if to is None:
-        legal = ", ".join(map(str, _TARGETS))
-        raise UnsupportedError(f"it converts to ONNX's type {number}; available are {legal}", code="dtype")
+        raise UnsupportedError(f"it converts to ONNX's type {number}; available are {_LEGAL}", code="dtype")
     if to == "bool":
         zero = node.held(np.zeros((1,), node.reader.numpy_of(source)))
         node.add(Compare(source, (shape, (1,)), "ne"), {"src_0": node.inputs[0], "src_1": zero}, shape)
@@ -115,6 +131,6 @@ CHOICES: dict[str, Callable[[GraphNode], None]] = {
     },
     "And": partial(_combined, "min"), "Or": partial(_combined, "max"), "Xor": partial(_compared, "ne"), "Not": _not,
     "IsNaN": _is_nan,
-    "Where": _where, "Trilu": _triangle, "Cast": _cast, "Expand": _expand, "Tile": _tile,
+    "Where": _where, "Trilu": _triangle, "EyeLike": _eye, "Cast": _cast, "Expand": _expand, "Tile": _tile,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

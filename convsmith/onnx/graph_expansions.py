@@ -14,6 +14,8 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.printable import printable
+from convsmith.onnx.graph_functions import FUNCTIONS
+from convsmith.onnx.replacement import Replacement
 
 __all__ = ["OUTER", "expanded", "is_older"]
 
@@ -23,66 +25,21 @@ _MICROSOFT = "com.microsoft"
 _ONNX = ("", "ai.onnx")
 
 
-class _Nodes:
-    """The nodes that replace the node `proto`; `shape_of` returns the shape of a value."""
-
-    def __init__(self, proto: Any, fresh: Callable[[str], str], package: Any, shape_of: Callable[[str], Any]) -> None:
-        self._fresh, self._package, self.shape_of = fresh, package, shape_of
-        self.inputs: list[str] = [*proto.input]
-        self.outputs: list[str] = [*proto.output]
-        self._attributes = {a.name: package.helper.get_attribute_value(a) for a in proto.attribute}
-        self.made: list[Any] = []
-
-    def given(self, name: str, default: Any) -> Any:
-        """Return an attribute."""
-        found = self._attributes.get(name, default)
-        return found.decode() if isinstance(found, bytes) else found
-
-    def has(self, n: int) -> bool:
-        """Return whether input `n` is present."""
-        return n < len(self.inputs) and bool(self.inputs[n])
-
-    def input(self, n: int) -> str:
-        """Return input `n`. UsageError if it is absent."""
-        if not self.has(n):
-            raise UsageError(f"it has no input {n}; legal are nodes with one", code="inputs")
-        return str(self.inputs[n])
-
-    def held(self, array: Any) -> str:
-        """Add a constant."""
-        return str(self.op("Constant", value=self._package.numpy_helper.from_array(np.asarray(array))))
-
-    def op(self, operator: str, *inputs: str, outputs: Sequence[str] | None = None, **attributes: Any) -> Any:
-        """Add a node, and return the name of its result, or the names of several."""
-        own = [self._fresh(self.outputs[0])] if outputs is None else [*outputs]
-        self.made.append(self._package.helper.make_node(operator, inputs, own, **attributes))
-        return own[0] if outputs is None else own
-
-    def several(self, count: int) -> list[str]:
-        """Return names that no value has."""
-        return [self._fresh(self.outputs[0]) for _ in range(count)]
-
-    def end(self, operator: str, *inputs: str, n: int = 0, **attributes: Any) -> None:
-        """Add the node whose result is output `n`, if that is wanted."""
-        if n < len(self.outputs) and self.outputs[n]:
-            self.op(operator, *inputs, outputs=[self.outputs[n]], **attributes)
-
-
-def _fast_gelu(w: _Nodes) -> None:
+def _fast_gelu(w: Replacement) -> None:
     x = w.op("Add", w.input(0), w.inputs[1]) if w.has(1) else w.input(0)
     w.end("Gelu", x, approximate="tanh")
 
 
-def _bias_gelu(w: _Nodes) -> None:
+def _bias_gelu(w: Replacement) -> None:
     w.end("Gelu", w.op("Add", w.input(0), w.input(1)))
 
 
-def _quick_gelu(w: _Nodes) -> None:
+def _quick_gelu(w: Replacement) -> None:
     alpha = w.held(np.float32(w.given("alpha", 1.702)))
     w.end("Mul", w.input(0), w.op("Sigmoid", w.op("Mul", w.input(0), alpha)))
 
 
-def _fused_product(w: _Nodes) -> None:
+def _fused_product(w: Replacement) -> None:
     """Write a product of matrices, each of which may be transposed, times a number."""
     names = []
     for n, word in ((0, "transA"), (1, "transB")):
@@ -96,7 +53,7 @@ def _fused_product(w: _Nodes) -> None:
         w.end("Mul", w.op("MatMul", *names), w.held(np.float32(alpha)))
 
 
-def _fused_convolution(w: _Nodes) -> None:
+def _fused_convolution(w: Replacement) -> None:
     """Write a convolution, an addend, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     attributes = {name: w.given(name, None) for name in names if w.given(name, None) is not None}
@@ -112,7 +69,7 @@ def _fused_convolution(w: _Nodes) -> None:
         w.end(name, x, **dict(zip(words.get(name, ()), numbers)))
 
 
-def _skip_norm(is_simple: bool, w: _Nodes) -> None:
+def _skip_norm(is_simple: bool, w: Replacement) -> None:
     """Write a norm of the sum of two values and a bias, which is an output too."""
     total = w.op("Add", w.input(0), w.input(1))
     bias = 3 if is_simple else 4
@@ -126,12 +83,12 @@ def _skip_norm(is_simple: bool, w: _Nodes) -> None:
         raise UnsupportedError("it returns means too; available is the normalised value", code="output")
 
 
-def _simple_norm(w: _Nodes) -> None:
+def _simple_norm(w: Replacement) -> None:
     more = {name: w.given(name, default) for name, default in (("axis", -1), ("epsilon", 1e-5))}
     w.end("RMSNormalization", w.input(0), w.input(1), **more)
 
 
-def _embedded(w: _Nodes) -> None:
+def _embedded(w: Replacement) -> None:
     """Write the norm of the sum of the rows of tokens, positions and segments."""
     ids = w.input(0)
     batch, length = w.shape_of(ids)
@@ -147,7 +104,7 @@ def _embedded(w: _Nodes) -> None:
         w.end("ReduceSum", w.op("Cast", mask, to=1), w.held([1]), n=1, keepdims=0)
 
 
-def _key_mask(w: _Nodes, name: str) -> str:
+def _key_mask(w: Replacement, name: str) -> str:
     """Return a mask of keys, one number for each, as one of attention."""
     rank = len(w.shape_of(name))
     if rank != 2:
@@ -155,7 +112,9 @@ def _key_mask(w: _Nodes, name: str) -> str:
     return str(w.op("Unsqueeze", w.op("Cast", name, to=9), w.held([1, 2])))
 
 
-def _attended(w: _Nodes, heads: Sequence[str], mask: str, bias: str, past: Sequence[str], more: dict[str, Any]) -> None:
+def _attended(
+    w: Replacement, heads: Sequence[str], mask: str, bias: str, past: Sequence[str], more: dict[str, Any]
+) -> None:  # fmt: skip
     """Write the attention of queries, keys and values, with a mask of keys and a bias of products."""
     scores = [_key_mask(w, mask)] if mask else []
     if mask and bias:
@@ -170,7 +129,7 @@ def _attended(w: _Nodes, heads: Sequence[str], mask: str, bias: str, past: Seque
     w.op("Attention", *given, outputs=outputs, **more)
 
 
-def _packed_attention(w: _Nodes) -> None:
+def _packed_attention(w: Replacement) -> None:
     """Write attention whose queries, keys and values are one product."""
     hidden = w.shape_of(w.input(1))[1]
     sizes = w.given("qkv_hidden_sizes", None) or [hidden // 3] * 3
@@ -183,14 +142,14 @@ def _packed_attention(w: _Nodes) -> None:
     _attended(w, parts, mask, bias, (), _of_heads(w))
 
 
-def _of_heads(w: _Nodes) -> dict[str, Any]:
+def _of_heads(w: Replacement) -> dict[str, Any]:
     """Return the attributes of `Attention` for the number of heads of a contributed operator."""
     count, scale = w.given("num_heads", 0), w.given("scale", 0.0)
     more = {"q_num_heads": count, "kv_num_heads": count, "is_causal": w.given("unidirectional", 0)}
     return {**more, "scale": scale} if scale else more
 
 
-def _heads_attention(w: _Nodes) -> None:
+def _heads_attention(w: Replacement) -> None:
     """Write attention of queries, keys and values with a bias for each."""
     if not w.has(1) or not w.has(2) or any(len(w.shape_of(w.inputs[n])) != 3 for n in range(3)) or w.has(6):
         legal = "queries, keys and values of three axes, each an input, without earlier ones"
@@ -204,7 +163,7 @@ def _heads_attention(w: _Nodes) -> None:
     _attended(w, heads, mask, bias, (), _of_heads(w))
 
 
-def _local_response_norm(w: _Nodes) -> None:
+def _local_response_norm(w: Replacement) -> None:
     """Write the quotient by a power of the mean of squares of neighbouring channels."""
     shape, size = w.shape_of(w.input(0)), w.given("size", 1)
     squares = w.op("Reshape", w.op("Mul", w.input(0), w.input(0)), w.held([shape[0], 1, shape[1], -1]))
@@ -215,7 +174,7 @@ def _local_response_norm(w: _Nodes) -> None:
     w.end("Mul", w.input(0), w.op("Pow", base, w.held(np.float32(-w.given("beta", 0.75)))))
 
 
-def _unit_norm(w: _Nodes) -> None:
+def _unit_norm(w: Replacement) -> None:
     """Write the quotient by the sum of absolute values, or the root of the sum of squares; zeros remain zeros."""
     operator = {1: "ReduceL1", 2: "ReduceL2"}.get(w.given("p", 2), "")
     if not operator:
@@ -225,14 +184,14 @@ def _unit_norm(w: _Nodes) -> None:
     w.end("Div", w.input(0), w.op("Where", w.op("Equal", norm, zero), one, norm))
 
 
-def _mean(w: _Nodes) -> None:
+def _mean(w: Replacement) -> None:
     w.end("Mul", w.op("Sum", *w.inputs), w.held(np.float32(1 / len(w.inputs))))
 
 
 # -- older versions ---------------------------------------------------------------------------------------------------
 
 
-def _flat_softmax(operator: str, w: _Nodes) -> None:
+def _flat_softmax(operator: str, w: Replacement) -> None:
     """Write a softmax over all axes from one on."""
     shape, axis = w.shape_of(w.input(0)), w.given("axis", 1)
     axis += len(shape) * (axis < 0)
@@ -245,7 +204,7 @@ def _flat_softmax(operator: str, w: _Nodes) -> None:
     w.end("Reshape", made, w.held(np.array(shape, np.int64)))
 
 
-def _old_resize(w: _Nodes) -> None:
+def _old_resize(w: Replacement) -> None:
     """Write a resize by factors, whose element x of the result lies at x divided by the factor, or takes the element
     below, in smaller results the element above.
     """
@@ -256,7 +215,7 @@ def _old_resize(w: _Nodes) -> None:
     )  # fmt: skip
 
 
-def _aligned(operator: str, axis: int | None, w: _Nodes) -> None:
+def _aligned(operator: str, axis: int | None, w: Replacement) -> None:
     """Write an operator whose second operand has the axes of the first one from `axis` on, or from an attribute on."""
     start, other = w.given("axis", axis), w.input(1)
     rank, own = (len(w.shape_of(w.input(n))) for n in range(2))
@@ -268,19 +227,19 @@ def _aligned(operator: str, axis: int | None, w: _Nodes) -> None:
 
 _ALWAYS = 2**31
 """No version of ONNX's operators has reached it: every version of the operator is an older one."""
-_OF_ONNX: dict[str, Callable[[_Nodes], None]] = {
+_OF_ONNX: dict[str, Callable[[Replacement], None]] = {
     "LRN": _local_response_norm, "LpNormalization": _unit_norm, "Mean": _mean,
-    "SimplifiedLayerNormalization": _simple_norm,
+    "SimplifiedLayerNormalization": _simple_norm, **FUNCTIONS,
 }  # fmt: skip
-_OLDER: dict[str, tuple[int, Callable[[_Nodes], None]]] = {
-    **{name: (13, partial(_flat_softmax, name)) for name in ("Softmax", "LogSoftmax")},
+_OLDER: dict[str, tuple[int, Callable[[Replacement], None]]] = {
+    **{name: (13, partial(_flat_softmax, name)) for name in ("Softmax", "LogSoftmax", "Hardmax")},
     "Upsample": (_ALWAYS, _old_resize), "Resize": (11, _old_resize), "PRelu": (7, partial(_aligned, "PRelu", 1)),
     **{name: (7, partial(_aligned, name, None)) for name in (
         "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal",
     )},
 }  # fmt: skip
 """Operators whose meaning, or whose attributes, a version of the operator set has changed, by that version."""
-_OF_MICROSOFT: dict[str, Callable[[_Nodes], None]] = {
+_OF_MICROSOFT: dict[str, Callable[[Replacement], None]] = {
     "Gelu": lambda w: w.end("Gelu", w.input(0)), "FastGelu": _fast_gelu, "BiasGelu": _bias_gelu,
     "QuickGelu": _quick_gelu, "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
     "SkipLayerNormalization": lambda w: _skip_norm(False, w), "EmbedLayerNormalization": _embedded,
@@ -308,7 +267,7 @@ def expanded(
     row = _OLDER[proto.op_type][1] if is_older(proto, version) else rows.get(proto.op_type)
     if row is None:
         return [proto]
-    nodes = _Nodes(proto, fresh, package, shape_of)
+    nodes = Replacement(proto, fresh, package, shape_of)
     try:
         row(nodes)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import partial
 from math import prod
 
@@ -17,12 +16,9 @@ from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.reduce import Reduce
-from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
-from convsmith.onnx.graph_expansions import OUTER
 from convsmith.onnx.graph_node import GraphNode
-from convsmith.onnx.graph_sampling import resize_by_matrices
 from convsmith.problem.post_ops import Eltwise
 from convsmith.runtime.arrays import Array
 
@@ -30,8 +26,6 @@ __all__ = ["MOVES"]
 
 _MAX_RANK = 6
 """Largest number of dims of an array of a kernel."""
-_MAX_PERIOD = 1 << 12
-"""Largest denominator of a factor of sizes."""
 
 
 def _axes(given: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -204,56 +198,6 @@ def _pad(node: GraphNode) -> None:
     node.add_for_any(lambda t: Pad(t, shape, tuple(before), tuple(after), mode, number))
 
 
-# -- resizes ----------------------------------------------------------------------------------------------------------
-
-
-def _resize(node: GraphNode) -> None:
-    shape, scales, wanted = node.shape(), node.constant(2), node.numbers(3, "sizes")
-    mode = node.attribute("mode", "nearest")
-    axes = node.attribute("axes", None)
-    if axes is not None or mode not in ("nearest", "linear", "cubic"):
-        raise UnsupportedError(f"mode {mode!r}; available are nearest, linear and cubic, along all axes", code="mode")
-    if wanted:
-        sizes, factors = wanted, [Fraction(o, i) for o, i in zip(wanted, shape)]
-    elif scales is not None and scales.size == len(shape):
-        if not all(0 < float(x) < np.inf for x in scales):
-            raise UsageError(f"scales are {scales.tolist()}; legal are positive numbers", code="scales")
-        factors = [Fraction(float(x)).limit_denominator(_MAX_PERIOD) for x in scales]
-        sizes = tuple(int(i * float(x)) for i, x in zip(shape, scales))
-    else:
-        raise UnsupportedError("it has neither constant scales nor constant sizes", code="constant")
-    if mode == "cubic" or node.attribute("antialias", 0):
-        resize_by_matrices(node, sizes, [float(x) for x in factors])
-        return
-    rounding = node.attribute("nearest_mode", "round_prefer_floor") if mode == "nearest" else "linear"
-    above = [rounding == OUTER and x < 1 for x in factors]
-    if rounding == OUTER:
-        rounding = "floor"
-    if rounding not in (*ROUNDINGS, "linear"):
-        raise UsageError(f"nearest_mode is {rounding!r}; legal are {', '.join(ROUNDINGS)}", code="mode")
-    way = node.attribute("coordinate_transformation_mode", "half_pixel")
-    exact = (_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
-    places = tuple((a, b + (c - 1) * is_above, c) for (a, b, c), is_above in zip(exact, above))
-    node.add_for_any(lambda t: Resize(t, shape, sizes, places, rounding))
-
-
-def _places(way: str, size: int, out: int, factor: Fraction) -> tuple[int, int, int]:
-    """Return the numbers a, b and c with which element x of `out` lies at (a * x + b) / c of an axis of `size`."""
-    q, p = factor.denominator, factor.numerator
-    if size == out and factor == 1:
-        return 1, 0, 1
-    if way == "asymmetric":
-        return q, 0, p
-    if way == "half_pixel" or (way == "pytorch_half_pixel" and out > 1):
-        return 2 * q, q - p, 2 * p
-    if way == "pytorch_half_pixel":
-        return 0, 0, 1
-    if way == "align_corners":
-        return (size - 1, 0, out - 1) if out > 1 else (0, 0, 1)
-    legal = "asymmetric, half_pixel, pytorch_half_pixel and align_corners"
-    raise UnsupportedError(f"coordinate_transformation_mode {way!r}; available are {legal}", code="mode")
-
-
 # -- reductions and norms ---------------------------------------------------------------------------------------------
 
 
@@ -348,7 +292,6 @@ MOVES: dict[str, Callable[[GraphNode], None]] = {
     "Squeeze": partial(_reshaped, _squeezed), "Unsqueeze": partial(_reshaped, _unsqueezed),
     "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _dropped),
     "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Split": _split, "Pad": _pad,
-    "Resize": _resize,
     "ReduceMean": partial(_reduced, "mean"), "ReduceSum": partial(_reduced, "sum"),
     "ReduceMax": partial(_reduced, "max"), "ReduceMin": partial(_reduced, "min"),
     "ReduceProd": partial(_reduced, "prod"), "ReduceSumSquare": partial(_reduced, "sum_square"),

@@ -1,6 +1,6 @@
 """The operators of ONNX that a graph takes: each adds the nodes that compute it. A new operator is a new row.
 
-This module has products, pools and element-wise operators; `MOVES`, `CHOICES` and `GATHERS` have the others."""
+This module has products and element-wise operators; `MOVES`, `CHOICES`, `POOLS` and others have the rest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from convsmith.network.operators.choice import ChangeType
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
-from convsmith.network.operators.pool import Pool
-from convsmith.network.operators.pool_places import LARGEST_IMAGE, PoolPlaces
 from convsmith.network.operators.power import Power
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_einsum import add_einsum
@@ -29,10 +27,13 @@ from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise
 from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_orders import ORDERS
+from convsmith.onnx.graph_pools import POOLS, window_of
 from convsmith.onnx.graph_recurrent import RECURRENT
 from convsmith.onnx.graph_regions import REGIONS
+from convsmith.onnx.graph_resize import RESIZES
 from convsmith.onnx.graph_sampling import SAMPLES
-from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, transposed, window
+from convsmith.onnx.graph_whole_numbers import WHOLE_NUMBERS, divided
+from convsmith.onnx.window import OperandNames, convolution, transposed
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
@@ -40,18 +41,12 @@ from convsmith.problem.post_ops import Eltwise
 __all__ = ["GRAPH_OPERATORS"]
 
 
-def _window(node: GraphNode) -> OnnxWindow:
-    names = ("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape")
-    given = {name: node.attribute(name, None) for name in names}
-    return window(auto_pad=node.attribute("auto_pad", "NOTSET"), group=node.attribute("group", 1), **given)
-
-
 # -- convolutions and products ----------------------------------------------------------------------------------------
 
 
 def _conv(node: GraphNode) -> None:
     t = node.type()
-    problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), dt=(t, t, t))
+    problem = convolution(OperandNames("X", "W"), node.shape(), node.shape(1), window_of(node), dt=(t, t, t))
     if node.inputs[1] in node.reader.constants:
         weights = node.moved(1, lambda x: x.reshape(problem.wei_shape))
     else:
@@ -63,7 +58,7 @@ def _conv_transpose(node: GraphNode) -> None:
     t, weights = node.type(), node.inputs[1]
     is_known = weights in node.reader.constants
     problem, sizes = transposed(
-        OperandNames("X", "W"), node.shape(), node.shape(1), _window(node), dt=(t, t, t),
+        OperandNames("X", "W"), node.shape(), node.shape(1), window_of(node), dt=(t, t, t),
         **({} if is_known else {"wtag": "any"}),
     )  # fmt: skip
     if is_known:
@@ -233,7 +228,7 @@ _UNARY: Mapping[str, tuple[str, _Numbers]] = {
     "Softplus": ("soft_relu", (("", 1.0),)),
     "HardSigmoid": ("hardsigmoid", (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": ("hardswish", (("", 1 / 6), ("", 0.5))),
-    "Round": ("round", ()), "Floor": ("floor", ()), "Sin": ("sin", ()), "Cos": ("cos", ()),
+    "Round": ("round", ()), "Floor": ("floor", ()), "Sin": ("sin", ()), "Cos": ("cos", ()), "Atan": ("atan", ()),
     "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),
 }  # fmt: skip
 
@@ -293,6 +288,13 @@ def _gelu(node: GraphNode) -> None:
     _steps(node, Eltwise("gelu_tanh" if node.attribute("approximate", "none") == "tanh" else "gelu_erf"))
 
 
+def _div(node: GraphNode) -> None:
+    if node.any_type() in ("s32", "u8", "s8"):
+        divided(node)
+    else:
+        _binary("div", node)
+
+
 def _binary(alg: str, node: GraphNode) -> None:
     """Add an operator on two values, or on any number of them from left to right."""
     name, shape = node.inputs[0], node.shape()
@@ -304,82 +306,20 @@ def _binary(alg: str, node: GraphNode) -> None:
         if name in node.reader.constants and alg in ("add", "mul", "max", "min"):
             first, second = second, first
         whole = broadcast((shape, node.shape(n))) if shape or node.shape(n) else ()
-        t = node.type(n) if alg == "div" else node.any_type(n)
-        work = Pointwise(t, (first[1], second[1]), alg)
+        work = Pointwise(node.any_type(n), (first[1], second[1]), alg)
         put = node.add if n == len(node.inputs) - 1 else node.between
         name, shape = put(work, {"src_0": first[0], "src_1": second[0]}, whole), whole
 
 
-# -- pools ------------------------------------------------------------------------------------------------------------
-
-
-def _pool(kind: str, node: GraphNode) -> None:
-    shape, w = node.shape(), _window(node)
-    rank = len(shape) - 2
-    k = w.kernel_shape
-    if k is None or len(k) != rank:
-        raise UsageError(f"kernel_shape is {k}; legal are {rank} sizes", code="attribute")
-    if min(k) < 1:
-        raise UsageError(f"kernel_shape is {k}; legal are sizes of at least 1", code="attribute")
-    s, d = w.per_axis("strides", rank, 1, 1), w.per_axis("dilations", rank, 1, 1)
-    pads, o = w.front_and_back(rank), []
-    for axis, (size, taps, step, hole) in enumerate(zip(shape[2:], k, s, d)):
-        span = (taps - 1) * hole + 1
-        front, back = pads[axis]
-        if w.auto_pad.startswith("SAME"):
-            o.append(-(-size // step))
-            total = max((o[-1] - 1) * step + span - size, 0)
-            front = total // 2 if w.auto_pad == "SAME_UPPER" else total - total // 2
-            pads[axis] = front, total - front
-            continue
-        free = size + front + back - span
-        count = free // step + 1
-        if node.attribute("ceil_mode", 0) and free % step and count * step < size + front:
-            count += 1  # a window that begins in the source, or in the pad before it
-        if count < 1:
-            raise UsageError(f"axis {axis}: the window spans {span} elements of {size}", code="bad-output-size")
-        o.append(count)
-    fronts, backs = (tuple(pair[n] for pair in pads) for n in (0, 1))
-    counts = bool(node.attribute("count_include_pad", 0))
-    sizes = (tuple(o), k, s, d, fronts, backs, counts)
-    if len(node.outputs) > 1 and node.outputs[1]:
-        _max_pool_with_places(node, Pool(kind, node.type(), shape, *sizes))
-    elif kind == "max":
-        node.add_for_any(lambda t: Pool(kind, t, shape, *sizes))
-    else:
-        node.add(Pool(kind, node.type(), shape, *sizes), {"src": node.inputs[0]})
-
-
-def _max_pool_with_places(node: GraphNode, pool: Pool) -> None:
-    """Add the maxima of windows, and the numbers of their elements in the source."""
-    elements, order = prod(pool.shape[2:]), node.attribute("storage_order", 0)
-    if elements > LARGEST_IMAGE or order:
-        raise UnsupportedError(
-            f"places in images of {elements} elements with storage_order {order}; available are {LARGEST_IMAGE} "
-            "elements with storage_order 0", code="places",
-        )  # fmt: skip
-    node.add(pool, {"src": node.inputs[0]})
-    node.add(PoolPlaces(pool), {"src": node.inputs[0], "maxima": node.outputs[0]}, n=1)
-
-
-def _global_pool(kind: str, node: GraphNode) -> None:
-    shape = node.shape()
-    rank = len(shape) - 2
-    ones, none = (1,) * rank, (0,) * rank
-    node.add(Pool(kind, node.type(), shape, ones, shape[2:], ones, ones, none, none), {"src": node.inputs[0]})
-
-
 GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
-    "ConvInteger": partial(add_conv_integer, _window), "MatMulInteger": add_matmul_integer,
+    "ConvInteger": partial(add_conv_integer, window_of), "MatMulInteger": add_matmul_integer,
     "DynamicQuantizeLinear": add_dynamic_quantise,
     "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu, "PRelu": _prelu, "Ceil": _ceil,
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
-    **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
+    **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Max", "Min")}, "Div": _div,
     "Sum": partial(_binary, "add"),
-    "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
-    "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **REGIONS,
+    **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES, **REGIONS,
     "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -63,6 +63,9 @@ _SAME = ("kernel_shape", "pads", "strides", "dilations", "group", "auto_pad", "c
          "alpha", "transA", "transB")  # fmt: skip
 """Attributes that the operator of floats has too."""
 
+_SOFTMAX_OF_AN_AXIS = 13
+"""The first operator set in which a softmax is over one axis."""
+
 _Places = Callable[[int], Sequence[int]] | Sequence[int]
 _ROWS: dict[str, tuple[str, _Places, int, int | None]] = {
     "QLinearConv": ("Conv", (0, 3), 6, 8),
@@ -106,8 +109,11 @@ class _Expansion:
         if bias is not None and bias < len(inputs) and inputs[bias]:
             scale = self._add("Mul", [inputs[where[0] + 1], inputs[where[1] + 1]])
             given.append(self._add("DequantizeLinear", [inputs[bias], scale], axis=0))
-        real = self._add(operator, given)
-        self._made[-1].attribute.extend(a for name, a in attributes.items() if name in _SAME)
+        if operator == "Softmax" and "opset" in attributes and attributes["opset"].i < _SOFTMAX_OF_AN_AXIS:
+            real = self._flat_softmax(given[0], attributes["axis"].i if "axis" in attributes else -1)
+        else:
+            real = self._add(operator, given)
+            self._made[-1].attribute.extend(a for name, a in attributes.items() if name in _SAME)
         if result < len(inputs) and inputs[result]:
             self._made.append(
                 self._helper.make_node("QuantizeLinear", [real, *inputs[result : result + 2]], [*self._proto.output])
@@ -115,6 +121,11 @@ class _Expansion:
         else:
             self._made[-1].output[:] = [*self._proto.output]
         return self._made
+
+    def _flat_softmax(self, x: str, axis: int) -> str:
+        """Add a softmax over all axes from one on."""
+        rows = self._add("Softmax", [self._add("Flatten", [x], axis=axis)], axis=1)
+        return self._add("Reshape", [rows, self._add("Shape", [x])])
 
     def _add(self, operator: str, inputs: Sequence[str], **attributes: int) -> str:
         name = self._fresh(self._proto.output[0])

@@ -1,25 +1,21 @@
-"""Samples of images between their elements, as nodes of a graph: at places of a run, and by matrices of weights."""
+"""Samples of images between their elements, at places of a run, as nodes of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
-from typing import Any
 
 import numpy as np
 
-from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.errors import UnsupportedError
 from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
-from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.sample import WeightedElements
 from convsmith.network.operators.slice import Slice
 from convsmith.onnx.graph_node import GraphNode
-from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
 
-__all__ = ["SAMPLES", "resize_by_matrices"]
+__all__ = ["SAMPLES"]
 
 _PADS = ("zeros", "border")
 _MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest"}
@@ -114,64 +110,6 @@ def _joined(node: GraphNode, points: _Points, parts: Sequence[str]) -> str:
         return parts[0]
     whole = Concat.of(points.type, (points.shape,) * len(parts), 1)
     return node.between(whole, {f"src_{n}": name for n, name in enumerate(parts)})
-
-
-def resize_by_matrices(node: GraphNode, sizes: Sequence[int], factors: Sequence[float]) -> None:
-    """Add a resize as a product with a matrix along each axis that changes."""
-    shape, t, x = node.shape(), node.type(), node.inputs[0]
-    if len(sizes) != len(shape):
-        raise UsageError(f"sizes are {tuple(sizes)} of {shape}; legal is one for each axis", code="shape")
-    for axis, (old, new) in enumerate(zip(shape, sizes)):
-        if old == new:
-            continue
-        order = (*(n for n in range(len(shape)) if n != axis), axis)
-        turned = tuple(shape[n] for n in order)
-        if order != tuple(range(len(shape))):
-            x = node.between(Transpose(t, shape, order), {"src": x})
-        wei = _weights(node, old, new, factors[axis]).astype(node.reader.numpy_of(t))
-        shape = (*shape[:axis], new, *shape[axis + 1 :])
-        made = (*turned[:-1], new)
-        work = Matmul(src=(prod(turned[:-1]), old), wei=(old, new), dt=(t, t, t))
-        x = node.between(work, {"src": x, "wei": node.held(wei)}, made)
-        if order != tuple(range(len(shape))):
-            x = node.between(Transpose(t, made, tuple(order.index(n) for n in range(len(shape)))), {"src": x})
-    node.add(Reshape(t, prod(shape)), {"src": x}, shape)
-
-
-def _weights(node: GraphNode, old: int, new: int, factor: float) -> np.ndarray[Any, Any]:
-    """Return the matrix with which a product resizes rows of `old` elements."""
-    way = node.attribute("coordinate_transformation_mode", "half_pixel")
-    if way not in _WAYS:
-        raise UnsupportedError(f"coordinate_transformation_mode {way!r}; available are {', '.join(_WAYS)}", code="mode")
-    a, excludes = node.attribute("cubic_coeff_a", -0.75), node.attribute("exclude_outside", 0)
-    is_cubic = node.attribute("mode", "nearest") == "cubic"
-    wide = max(1.0, 1 / factor) if node.attribute("antialias", 0) else 1.0
-    reach = (2 if is_cubic else 1) * wide
-    found = np.zeros((old, new))
-    for x in range(new):
-        place = _WAYS[way](x, factor, old, new)
-        near = np.arange(int(np.floor(place - reach)) + 1, int(np.floor(place + reach)) + 1)
-        weights = _cubic(np.abs(near - place) / wide, a) if is_cubic else np.maximum(1 - np.abs(near - place) / wide, 0)
-        if excludes:
-            weights = np.where((near >= 0) & (near < old), weights, 0)
-        np.add.at(found[:, x], np.clip(near, 0, old - 1), weights / weights.sum())
-    return found
-
-
-def _cubic(d: np.ndarray[Any, Any], a: float) -> np.ndarray[Any, Any]:
-    """Return the weights of elements at distances `d`."""
-    inner = ((a + 2) * d - (a + 3)) * d * d + 1
-    outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, inner, np.where(d < 2, outer, 0))
-
-
-_WAYS: dict[str, Callable[[int, float, int, int], float]] = {
-    "half_pixel": lambda x, factor, old, new: (x + 0.5) / factor - 0.5,
-    "pytorch_half_pixel": lambda x, factor, old, new: (x + 0.5) / factor - 0.5 if new > 1 else 0.0,
-    "asymmetric": lambda x, factor, old, new: x / factor,
-    "align_corners": lambda x, factor, old, new: x * (old - 1) / (new - 1) if new > 1 else 0.0,
-}  # fmt: skip
-"""The place of element x of the result in the source."""
 
 
 SAMPLES: dict[str, Callable[[GraphNode], None]] = {"GridSample": _grid_sample}

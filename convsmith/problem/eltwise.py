@@ -1,8 +1,8 @@
 """Element-wise algorithms as rows of one table: the parameters that each reads, and its meaning in numpy.
 
 Meanings are oneDNN's, for an array of floating-point numbers. Every operation rounds to the type of that array, and NaN
-stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds. `erf`, `floor`, `sin` and `cos` are ONNX's;
-oneDNN has none. A sine or a cosine of a number from `MOST_ANGLE` on is NaN.
+stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds. `atan`, `erf`, `floor`, `sin` and `cos` are
+ONNX's; oneDNN has none. A sine or a cosine of a number from `MOST_ANGLE` on is NaN.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "clip": Algorithm(("low", "high"), _clip, ordered=True),
     "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
     "abs": Algorithm((), lambda x, a, b: np.abs(x)),
+    "atan": Algorithm((), lambda x, a, b: np.arctan(x), transcendental=True),
     "cos": Algorithm((), lambda x, a, b: _of_angle(np.cos, x), transcendental=True),
     "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a), transcendental=True),
     "erf": Algorithm((), _erf, transcendental=True),

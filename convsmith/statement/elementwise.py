@@ -15,7 +15,7 @@ from collections.abc import Callable
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.types import F32, DType
 from convsmith.ir.value import Binary, Fma, Unary, Value, Where, const, dtype_of
-from convsmith.statement.angles import sine
+from convsmith.statement.angles import arctangent, sine
 from convsmith.statement.maths import (
     add,
     clamp,
@@ -222,6 +222,7 @@ _SINGLE: dict[str, Function] = {
     "soft_relu": _soft_relu,
     "sin": lambda x, alpha, beta, t: sine(x, 0),
     "cos": lambda x, alpha, beta, t: sine(x, 1),
+    "atan": lambda x, alpha, beta, t: arctangent(x),
 }
 
 ELEMENTWISE = _ANY | _SINGLE

@@ -83,3 +83,13 @@ def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr(import_module("convsmith.cli.explain"), "one_problem", fail)
     result = CliRunner().invoke(main, ["explain", LINE])
     assert result.exit_code == 2 and "Broken pipe" in result.output
+
+
+@pytest.mark.parametrize("words", [("--help",), ("explain", LINE, *HERE), ("bench", LINE, *HERE, "--rounds", "1")])
+def test_an_output_without_space(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "convsmith.cli.main", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.stderr.splitlines()[-1] == "the output cannot be written: No space left on device"
+        assert done.returncode == 2 and "Traceback" not in done.stderr and "OSError" not in done.stderr
+        assert subprocess.run([*command[:3], "explain", "nonsense"], stderr=full, timeout=60).returncode == 2

@@ -14,8 +14,10 @@ from convsmith.ir.stmt import Alloc
 from convsmith.ir.walk import statements_of
 from convsmith.machine import registry
 from convsmith.network.operators.attention import Attention
+from convsmith.network.operators.bitwise import Bitwise
 from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.division import WholeDivision
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.gather import GatherElements, GatherRows
 from convsmith.network.operators.move import Reshape, Transpose
@@ -52,9 +54,18 @@ OPERATORS: dict[str, Operator] = {
     "mean with its pads": Pool("mean", "f32", S, (4, 3), (3, 3), (2, 2), (1, 1), (1, 1), (2, 1), True),
     "dilated maximum": Pool("max", "f32", S, (4, 3), (2, 2), (1, 1), (2, 2), (0, 0), (0, 0)),
     "mean of an image": Pool("mean", "f32", S, (1, 1), (6, 5), (1, 1), (1, 1), (0, 0), (0, 0)),
+    "sum of windows": Pool("sum", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
     "places of maxima": PoolPlaces(Pool("max", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1))),
     "places of dilated maxima": PoolPlaces(Pool("max", "f32", (2, 3, 9), (4,), (2,), (2,), (2,), (0,), (0,))),
     "whole powers": Power("f32", (S, (1, 19, 1, 1))),
+    **{
+        f"{'remainders' if gives else 'quotients'} of {t}{' below' if floors else ''}":
+        WholeDivision(t, (S, (1, 19, 1, 1)), gives, floors)
+        for t in ("f32", "s32", "u8", "s8") for gives in (False, True) for floors in (False, True)
+        if gives or t != "f32"
+    },
+    **{f"bits of {t} {alg}": Bitwise(t, (S, (5,)), alg) for t in ("s32", "u8", "s8") for alg in ("and", "or", "xor")},
+    "bits shifted up": Bitwise("u8", (S, S), "shl"), "bits shifted down": Bitwise("u8", (S, S), "shr"),
     **{f"{alg} of two": Pointwise("f32", (S, S), alg) for alg in BINARY},
     "channels scaled": Pointwise("f32", (S, (1, 19, 1, 1)), "mul", (Eltwise("relu"),)),
     "pixels moved": Pointwise("f32", ((2, 1, 6, 5), S), "add"),

@@ -18,7 +18,10 @@ from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 
 onnx: Any = pytest.importorskip("onnx")
 
-_COMPOSED = ("LRN", "LpNormalization", "Mean", "HardSwish", "Selu", "Celu", "Swish", "Attention", "Size")
+_COMPOSED = (
+    "LRN", "LpNormalization", "Mean", "HardSwish", "Selu", "Celu", "Swish", "Attention", "Size", "Tan", "Asin", "Acos",
+    "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Hardmax", "GlobalLpPool",
+)  # fmt: skip
 """Operators that others express."""
 _OTHERWISE = (
     "test_resize_downsample_scales_linear_align_corners",

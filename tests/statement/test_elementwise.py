@@ -66,6 +66,7 @@ TRUTH: dict[str, Truth] = {
     "swish": lambda x, a, b: x * logistic(a * x),
     "elu": lambda x, a, b: np.where(x > 0, x, a * np.expm1(x)),
     "exp": lambda x, a, b: np.exp(x),
+    "atan": lambda x, a, b: np.arctan(x),
     "log": lambda x, a, b: np.log(x),
     "mish": lambda x, a, b: x * np.tanh(log_one_plus_exp(x)),
     "soft_relu": lambda x, a, b: log_one_plus_exp(a * x) / a,
@@ -98,7 +99,7 @@ CASES = (
     Case("gelu_tanh", ulp=4, slope=2.5), Case("swish", 1.0, ulp=4), Case("swish", 1.703125, ulp=4, slope=1),
     Case("elu", 1.0, ulp=2), Case("elu", 0.375, ulp=3), Case("exp", ulp=1.5), Case("log", ulp=1.5), Case("mish", ulp=5),
     Case("soft_relu", 1.0, ulp=3), Case("soft_relu", -1.0, ulp=3), Case("soft_relu", 2.5, ulp=4, slope=1),
-    Case("floor"), Case("sin", ulp=2), Case("cos", ulp=2),
+    Case("floor"), Case("sin", ulp=2), Case("cos", ulp=2), Case("atan", ulp=3),
 )  # fmt: skip
 
 

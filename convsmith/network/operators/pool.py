@@ -1,4 +1,4 @@
-"""Pools: the maximum or the mean of the elements of a window, channel by channel."""
+"""Pools: the maximum, the mean or the sum of the elements of a window, channel by channel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _COUNTS = "counts"
 
 @record(frozen=True)
 class Pool(Operator):
-    """The maximum ("max"), or the mean ("mean"), of each window of `k` elements along the axes after the first two.
+    """The maximum ("max"), the mean ("mean") or the sum ("sum") of each window of `k` elements along the axes after the
+    first two.
 
     Windows are `s` elements apart, their elements `d`, and the first begins `p` elements before the source; there are
     `o` of them. Elements outside of the source are absent: a mean divides by the number of elements that are present,
@@ -60,14 +61,14 @@ class Pool(Operator):
 
     @property
     def result(self) -> Tensor:
-        """The maxima or means, (N, C, *o)."""
+        """The maxima, means or sums, (N, C, *o)."""
         return result_array(self.type, (*self.shape[:2], *self.o), self.tags[1])
 
     @property
     def constants(self) -> Mapping[str, Array]:
         """The divisors of sums, (*o), if windows have different ones."""
         divisors = self._divisors()
-        if self.kind == "max" or (divisors == divisors.flat[0]).all():
+        if self.kind != "mean" or (divisors == divisors.flat[0]).all():
             return {}
         return {_COUNTS: divisors}
 
@@ -94,7 +95,7 @@ class Pool(Operator):
 
         def value(load: Loader, found: Value | None) -> Value:
             assert found is not None
-            if self.kind == "max":
+            if self.kind != "mean":
                 return found
             by = load(_COUNTS, pixels) if self.constants else const(t, float(divisors.flat[0]))
             return Binary("div", found, by)
@@ -119,7 +120,7 @@ class Pool(Operator):
             if self.kind == "max":
                 y[place] = part.max(-1, initial=-np.inf)
             else:
-                y[place] = part.sum(-1) / divisors[at]
+                y[place] = part.sum(-1) / (divisors[at] if self.kind == "mean" else 1)
         return y
 
 
