@@ -379,15 +379,18 @@ def _stage_place(
     """Return the loops around the padded copy, which may be parallel; the copy is made in the last of them.
 
     Groups share no element: if their loops are outermost, each group is copied before it is read. Otherwise one thread
-    copies an image at a time, and several threads copy the rows that each of them needs.
+    copies an image at a time. Several threads copy the rows that each of them needs, or the images of a cache tile
+    where rows have none.
     """
     images = {d.name for d in st.dims if d.sort == "images"}
+    blocks = [n for n, _ in config.tiles_at("cache")]
+    of_images = any(images.issuperset(loops.dims[n]) for n in blocks) and not any(loops.axes[n] for n in blocks)
     apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, config), around))
     if apart and _is_group(apart[-1], config):
         return tuple(apart)
     rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
     whole = (x for x in around if images.issuperset(x.dims))
-    place = next(whole if config.threads == 1 else chain(rows, whole), None)
+    place = next(whole if config.threads == 1 or of_images else chain(rows, whole), None)
     if place is None:
         raise ConfigError(
             "stage", f"--realise=pad_copy needs loop {IMAGES} or a loop over rows around the tile, not "

@@ -23,6 +23,7 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.arrangements import arranged
 from convsmith.tune.code_size import emitted, operations
+from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
@@ -123,7 +124,8 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             found = _within(bound, found, max(count, MAX_ARRANGED))
         ranked = _ranked(found, count, bound)
         for n, choice in enumerate(ranked[:count]):
-            config = fetching(each, split_pixels_by_thread(p, choice.config, target, choice.cycles), target)
+            config = split_copies_by_thread(p, choice.config, target, choice.cycles)
+            config = fetching(each, split_pixels_by_thread(p, config, target, choice.cycles), target)
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked

@@ -8,7 +8,7 @@ read from beyond it for each block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -68,9 +68,10 @@ def winograd_configs(
     pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
     if not pixels:
         return
-    for sizes, blocks in _tilings(st, pixels, OF_CLASS if phases(st) else PIXELS):
+    for sizes, blocks in _tilings(st, pixels, OF_CLASS if phases(st) else PIXELS, threads):
         found: list[_BlockChoice] = []
-        for block in blocks:
+        least = inf
+        for block, of_threads in blocks:
             base = Config(target.name, st.n, pack=(WEIGHTS,), winograd=sizes, block=block, threads=threads)
             try:
                 made = winograd_of(problem, base, target, dynamic=False)
@@ -84,11 +85,12 @@ def winograd_configs(
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
             arrays = made.array_bytes * threads
-            found += (_BlockChoice(x[0] * idle, arrays, *x) for x in _schedules(problem, made, base, target))
-        if not found:
+            schedules = [*_schedules(problem, made, base, target)]
+            found += (_BlockChoice(x[0] * idle, arrays, *x) for x in schedules)
+            # Threads determine only the blocks, because the numerical result must not depend on them.
+            least = least if of_threads else min([least, *(x[0] for x in schedules)])
+        if least == inf:
             continue
-        # Threads determine only the blocks, because the numerical result must not depend on them.
-        least = min(x.cycles for x in found)
         chosen, others = _with_small_blocks(found, sum(t.nbytes for t in problem.tensors))
         yield least, chosen.emitted, chosen.config
         if threads == 1:
@@ -120,8 +122,11 @@ def _with_small_blocks(found: list[_BlockChoice], tensors: int) -> tuple[_BlockC
     return chosen, [x for x in found if x is not chosen]
 
 
-def _tilings(st: Statement, pixels: list[Dim], counts: Iterable[int]) -> Iterator[tuple[Sizes, Iterator[Sizes]]]:
-    """Yield tiles of ``counts`` of ``pixels`` along each axis, or of a residue class of it, with blocks of them.
+def _tilings(
+    st: Statement, pixels: list[Dim], counts: Iterable[int], threads: int
+) -> Iterator[tuple[Sizes, Iterator[tuple[Sizes, bool]]]]:  # fmt: skip
+    """Yield tiles of ``counts`` of ``pixels`` along each axis, or of a residue class of it, with blocks of them, and
+    whether each block is for several threads alone.
 
     A tile has one pixel, or one of each class, along the other axes, and a block may end within them too.
     """
@@ -131,18 +136,20 @@ def _tilings(st: Statement, pixels: list[Dim], counts: Iterable[int]) -> Iterato
     for m in counts:
         sizes = {d.name: m * whole[d.name] for d in pixels}
         tiles = {d.name: -(-d.size // sizes.get(d.name, whole[d.name])) for d in st.of("m") if d.axis}
-        yield tuple(sizes.items()), _blocks(images, tiles)
+        yield tuple(sizes.items()), _blocks(images, tiles, threads)
 
 
-def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:
-    """Yield blocks of about each number of tiles in `BLOCKS`, and the block of all ``tiles`` of an image.
+def _blocks(images: Dim, tiles: dict[str, int], threads: int) -> Iterator[tuple[Sizes, bool]]:
+    """Yield blocks of about each number of tiles in `BLOCKS`, the block of all ``tiles`` of an image, and its part for
+    each of several ``threads``, with whether it is only for these.
 
     Outer axes are divided first; blocks that hold a whole image hold several if there are more ``images``.
     """
-    found: dict[Sizes, None] = {(): None}
+    found: dict[Sizes, bool] = {(): False}
     every = {images.name: images.size, **tiles}
     names = list(every)
-    for most in BLOCKS:
+    shares = (-(-prod(tiles.values()) // threads),) if images.size % threads else ()
+    for most in (*BLOCKS, *shares):
         block: list[tuple[str, int]] = []
         for n, name in enumerate(names):
             inner = prod(every[x] for x in names[n + 1 :])
@@ -152,8 +159,8 @@ def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:
                 block.append((name, part))
             if part > 1:
                 break
-        found[tuple(block)] = None
-    yield from found
+        found.setdefault(tuple(block), most not in BLOCKS)
+    yield from found.items()
 
 
 def winograd_features(problem: Problem, config: Config, target: Machine) -> Features:
@@ -198,8 +205,8 @@ def transform_steps(problem: Problem, config: Config, target: Machine) -> Iterat
     made = winograd_of(problem, config, target, dynamic=False)
     before = _fused_tiles(made)
     pixels = [d for d in made.direct.of("m") if d.name in dict(config.tiles_at("winograd"))]
-    for sizes, blocks in _tilings(made.direct, pixels, PIXELS):
-        for block in blocks:
+    for sizes, blocks in _tilings(made.direct, pixels, PIXELS, config.threads):
+        for block, _ in blocks:
             try:
                 after = winograd_of(problem, config.changed(winograd=sizes, block=block), target, dynamic=False)
             except ConfigError:

@@ -194,6 +194,21 @@ def test_threads_share_an_image_along_axes_that_are_not_transformed(line: str, t
         assert config.tiles_at("winograd") and winograd_of(problem, config, machine, dynamic=False).tasks >= threads
 
 
+@pytest.mark.parametrize(("line", "threads", "block"), [
+    ("mb1ic256ih14oc256kh3ph1", 2, {"oh": 2}),
+    ("mb1ic256ih14oc256kh3ph1", 4, {"oh": 1}),
+    ("mb3ic256ih14oc256kh3ph1", 2, {"oh": 2}),
+    ("mb2ic256ih14oc256kh3ph1", 2, {}),  # each thread has an image
+])  # fmt: skip
+def test_threads_share_an_image_of_few_tiles(line: str, threads: int, block: dict[str, int]) -> None:
+    """The image has 16 tiles, fewer than make a block on one thread."""
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
+    machine = zen5.of(next(t for t in X86 if t.name == "avx512"))
+    problem = parse_problem(f"--stag=axb --dtag=axb {line}")
+    alone, config = default_config(problem, machine), default_config(problem, machine, threads)
+    assert config.tiles_at("winograd") == alone.tiles_at("winograd") and dict(config.tiles_at("block")) == block
+
+
 @pytest.mark.parametrize(("size", "transformed"), [(1, False), (3, True)])
 def test_images_whose_taps_are_padding_have_no_transform(size: int, transformed: bool) -> None:
     """A direct kernel of an image of one pixel multiplies one tap of nine, a transform 16 elements."""

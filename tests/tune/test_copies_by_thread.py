@@ -1,0 +1,69 @@
+"""Threads copy adjacent rows, or whole images, of a source once, not the rows of each iteration for all its taps."""
+
+from __future__ import annotations
+
+import pytest
+
+import convsmith as cs
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import parse_problem
+from convsmith.statement.views import statement
+from convsmith.tune.candidates import default_config
+from convsmith.tune.copied_parts import rows_read
+
+LEVEL = next(level for level in LEVELS if level.name == "avx512_bf16")
+ZEN5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(LEVEL)
+FIRST = "--dt=bf16 --stag=abx --dtag=abx"
+
+
+@pytest.mark.parametrize(
+    ("line", "threads", "tiles"),
+    [
+        ("mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {"oh": 9}),
+        ("--deconv mb1ic512ih64oc4oh64kh3ph1", 2, {"oh": 32}),
+        ("--deconv mb1ic512ih64oc4oh64kh3ph1", 4, {"oh": 16}),
+        ("--dir=BWD_D mb1ic4ih64oc512oh64kh3ph1", 2, {"ih": 32}),
+        ("mb8ic160ih17iw17oc160oh17ow17kh7kw1ph3pw0", 2, {"mb": 1}),
+        ("mb3ic160ih17iw17oc160oh17ow17kh7kw1ph3pw0", 2, {"mb": 1, "oh": 9}),  # two images would be the largest part
+        ("mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 1, {}),
+        ("mb1ic128ih17iw17oc128oh17ow17kh1kw7ph0pw3", 2, {"oh": 9}),  # channels of the result share the rows
+        ("mb1ic128ih17iw17oc16oh17ow17kh1kw7ph0pw3", 2, {}),  # nothing shares them
+        ("g4mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {}),  # each group has a copy of its own
+    ],
+)
+def test_each_thread_copies_its_own_rows(line: str, threads: int, tiles: dict[str, int]) -> None:
+    config = default_config(parse_problem(f"{FIRST} {line}"), ZEN5, threads)
+    assert config.realise == "pad_copy" and dict(config.tiles_at("cache")) == tiles
+
+
+@pytest.mark.skipif(LEVEL.name not in {t.name for t in host_targets()}, reason="needs bf16 instructions")
+@pytest.mark.parametrize("tiles", ["mb:1", "mb:1,oh:2", "oh:3", "mb:2"])
+def test_the_results_are_exact(tiles: str) -> None:
+    config = f"--realise=pad_copy --cache={tiles}"
+    kernel = cs.compile(f"{FIRST} mb3ic18ih7oc20oh7kh3ph1", target=LEVEL.name, threads=2, config=config)
+    verdict = kernel.verify()
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(("tiles", "rows"), [("mb:1", 9), ("mb:1,oh:2", 4), ("", 3)])
+def test_a_copy_holds_the_image_or_the_rows_of_a_part(tiles: str, rows: int) -> None:
+    config = f"--realise=pad_copy --register=ow:7,oc:16 --order=mb,oc,oh,ow --cache={tiles}".removesuffix(" --cache=")
+    kernel = cs.compile(f"{FIRST} mb3ic32ih7oc32oh7kh3ph1", target=LEVEL.name, threads=2, config=config)
+    assert f"bf16[1, 32, {rows}, " in kernel.ir("stage")
+
+
+@pytest.mark.parametrize(
+    ("line", "loop", "size", "rows"),
+    [
+        ("mb1ic8ih17oc8oh17kh3ph1", "oh", 1, 3),
+        ("mb1ic8ih17oc8oh17kh3ph1", "oh", 17, 19),
+        ("--deconv mb1ic8ih17oc8oh17kh3ph1", "oh", 4, 6),
+        ("mb1ic8ih40oc8oh40kh3ph2dh1", "oh", 2, 6),
+        ("mb1ic8ih33oc8oh17kh3ph1sh2", "oh", 2, 5),
+        ("mb1ic8ih64oc8oh16kh3ph0sh4", "oh", 2, 7),  # a row between the two windows is not read, but copied
+    ],
+)
+def test_rows_that_iterations_read(line: str, loop: str, size: int, rows: int) -> None:
+    assert rows_read(statement(parse_problem(line), LEVEL), loop, size) == rows
