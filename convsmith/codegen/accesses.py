@@ -48,6 +48,11 @@ NEAREST, SECOND_LEVEL = 3, 2
 """LLVM's numbers of the caches to which a line is prefetched."""
 
 
+def starts_line(first: int, nbytes: int) -> bool:
+    """Return whether ``nbytes`` that begin ``first`` bytes after the beginning of a cache line begin a line."""
+    return -first % LINE < nbytes
+
+
 class AccessEmitter(SumEmitter):
     """Emits accesses; ``vector_of`` gives the lanes of register buffers that are kept as vectors."""
 
@@ -247,10 +252,10 @@ class AccessEmitter(SumEmitter):
             return x if whole else self._only(t, x, lanes)
         if lanes.stride == 1:
             where = self.address(v.buffer, v.index[0])
+            ahead = self.streamed.get(v.buffer.name, 0)
+            if ahead and not self.scalable and starts_line(v.index[0].const * t.bytes, n * t.bytes):
+                self.prefetch(self.pointer(v.buffer), where, ahead)
             if whole:
-                ahead = self.streamed.get(v.buffer.name, 0)
-                if ahead and (n * t.bytes >= LINE or v.index[0].const * t.bytes % LINE == 0):
-                    self.prefetch(self.pointer(v.buffer), where, ahead)
                 if self.loads_words and t.bits < WORD and n * t.bits > WORD and n * t.bits % WORD == 0:
                     words = f"<{n * t.bits // WORD} x i{WORD}>"
                     held = self.put(f"load {words}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")

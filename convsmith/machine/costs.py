@@ -214,7 +214,13 @@ class Costs:
     prefetched_transforms: int = 0
     """Minimum bytes of a transform's weights from which loads of their vectors prefetch lines; 0 if no load does."""
     weights_ahead: int = 4096
-    """Bytes from a vector of packed weights to the cache line that its load prefetches."""
+    """Bytes from a vector of packed weights, or of an operand that blocks of a sum pack, to the cache line that its
+    load prefetches.
+    """
+    prefetched_copies: int = 0
+    """Minimum bytes of a factor of a gradient of the weights of which loads that pack a block of pixels prefetch lines;
+    0 if no load does.
+    """
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
     fetched_pixels: int = 0

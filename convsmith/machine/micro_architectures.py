@@ -78,7 +78,7 @@ _ZEN = (("prefetched_transforms", 1 << 20),)
 _ZEN5 = (
     *_ZEN, ("straight_call", 5.0), ("turn", 1.0), ("spill", 1.0), ("exposed_near", 0.5), ("exposed_far", 0.2),
     ("run", 1.5), ("far_run", 8.0), ("streamed_pixels", 2.0), ("fetched_pixels", 2 << 20),
-    ("prefetched_pixels", 5 << 19), ("waited", 0.5), ("copied_line", 1.5),
+    ("prefetched_pixels", 5 << 19), ("prefetched_copies", 1 << 20), ("waited", 0.5), ("copied_line", 1.5),
     ("memory_line", 10.0), ("memory_part", 40.0), ("memory_run", 30.0), ("memory_wait", 60.0),
     ("row_wait", 35.0), ("part_load", 0.3),
     ("added_ways", 4), ("weights_near", 16 << 20), ("memory_weight", 0.06),
@@ -113,7 +113,8 @@ and vectors that registers do not hold cost it little, and windows wait longer f
 last cache delivers half as much as the second one, so that pixels may pass weights again: nine of 400 first choices of
 six spaces changed, which take 0.94 of the time in the mean and 1.02 at most. Tiles of pixels whose vectors are weights
 wait for the lines of sources beyond the second-level cache, which no prefetcher follows; fetching those of the next
-tile takes 0.62 to 1.0 of the time of 1x1 layers of 3 MiB and more, and 1.0 to 1.02 below 2 MiB. Vectors of pixels
+tile takes 0.62 to 1.0 of the time of 1x1 layers of 3 MiB and more, and 1.0 to 1.02 below 2 MiB. Loads under a mask that
+pack blocks of pixels read 7 GB/s from memory, whole ones 13, and either 22 to 28 if they prefetch. Vectors of pixels
 prefetch those of large sources, and wait for half of the lines from beyond that cache: about 40 of 270 choices in
 channels first changed, which take 0.90 of the time in the mean, 0.28 at least and 1.07 at most. Windows of more streams
 than prefetchers follow wait for lines from memory, and blocks of channels for their runs: eight of 446 depthwise

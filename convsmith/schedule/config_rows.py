@@ -394,8 +394,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         cache tiles, between which memory keeps the sums""", kind="scope at a loop",
         holds=(_ARRAY, _PLACE), machines="vectors", ordered=True, check=_check_pack_at),
     _scope("stream", example="wei", doc="""operands whose elements pass through the first-level cache once: the lines of
-        fragments are replaced first, and loads of vectors of packed weights, of pixels or of a result that is added to
-        prefetch lines; or another result, whose vectors are stored past the caches""", machines="vectors"),
+        fragments are replaced first, and loads of vectors of packed weights, of pixels, of operands of `--pack_at=` or
+        of a result that is added to prefetch lines; or another result, whose vectors are stored past the caches""",
+        machines="vectors"),
     _scope("fetch", example="wei,src", doc="""packed weights of which the next tile of channels is fetched into the
         second-level cache while tiles of pixels use the present one; a source of which a tile fetches the pixels of the
         next one; factors of a gradient of 1x1 weights, of which the tiles of a block of pixels fetch the next block""",

@@ -288,6 +288,7 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
     """
     source, legal = k.columns.a.name, check_streams(k)
     copy = {source: reads.source.name} if reads.source is not None else {}
+    copy |= {n: n for n, _ in k.config.staged_at("pack_at")}  # those that pack it read the caller's array
     return tuple((copy.get(n, reads.name(n)), legal[n]) for n in k.config.staged("stream"))
 
 
@@ -301,6 +302,7 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
         legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.staged("pack")}
+        legal |= {n: target.costs.weights_ahead for n, _ in config.staged_at("pack_at")}
         if ahead := source_ahead(st, config, nest):
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:
@@ -311,8 +313,8 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
         raise ConfigError(
             "stream",
             f"--stream={','.join(config.staged('stream'))}: legal are operands whose fragments registers of their own "
-            "hold, packed weights and a source that are read as vectors, and a result that full vectors of channels "
-            "write once: "
+            "hold, packed weights and a source that are read as vectors, operands of --pack_at=, and a result that "
+            "full vectors of channels write once: "
             f"{', '.join(legal) or 'none here'}",
         )
     return legal

@@ -268,6 +268,8 @@ def _streams(at: Point) -> Iterator[Changes]:
         pixels = at.loops.kinds[at.config.lane] == "m"
         legal = at.target.fragments is not None if has_fragments else pixels or names != (at.a,)
         yield dict(stream=names if legal else ())
+    if near := tuple(name for name, _ in at.config.staged_at("pack_at")):
+        yield dict(stream=near)
     result = scheduled_statement(at.problem, at.config, at.target).c
     if at.target.fence and result.bytes > FAR_RATIO * at.target.l2.bytes:
         yield dict(stream=(result.name,))

@@ -406,7 +406,21 @@ def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     is_packed = model.st.constant and weights.name in config.staged("pack")
     is_vectors = any(d.name == config.lane for d in model.st.of("n"))
     fetched = (weights.name,) if is_packed and is_vectors and model.target.costs.prefetches(weights.bytes) else ()
+    fetched = (*fetched, *_prefetched_copies(model, config))
     return (*fetched, model.st.a.name) if _prefetches_pixels(model, loops, config) else fetched
+
+
+def _prefetched_copies(model: Model, config: Config) -> tuple[str, ...]:
+    """Return the factors of a gradient of the weights that blocks of pixels pack, if loads of their vectors prefetch
+    lines: a block is packed between products, during which no prefetcher runs ahead. Those whose pixels are adjacent
+    are read in as many streams as there are channels, each of which ends before the line that would be prefetched.
+    """
+    least, near = model.target.costs.prefetched_copies, dict(config.staged_at("pack_at"))
+    if model.st.constant or not least:
+        return ()
+    pixel = Var(model.st.reduce[-1])
+    large = (view for view in model.st.factors if view.name in near and view.bytes >= least)
+    return tuple(view.name for view in large if abs(view_steps(view).get(pixel, 0)) > 1)
 
 
 def _prefetches_pixels(model: Model, loops: Loops, config: Config) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from amx import needs_amx
 
 import convsmith as cs
+from convsmith.codegen.accesses import starts_line
 from convsmith.compiler.driver import lower
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.ir.equal import first_mismatch
@@ -111,6 +112,36 @@ def test_vectors_of_a_result_that_is_added_to_prefetch_those_of_the_next_tile_of
     assert "@llvm.prefetch" not in plain and "!nontemporal" in plain
 
 
+GRADIENT = "--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic28ih28oc32oh28kh1ph0"
+NEAR = (
+    "--target=avx512_bf16 --lane=oc --fuse=oh+ow --register=ic:14,oc:32 --reduce=mb,oh_ow --instruction=vdpbf16ps_512 "
+    "--k_step=oh_ow:2 --cache=oh_ow:392 --pack= --pack_at=src+oh_ow,diff_dst+oh_ow"
+)
+
+
+def test_loads_that_pack_a_block_prefetch_the_callers_array() -> None:
+    """Tiles of 14 channels are loaded under a mask; those of the second pixel begin 56 bytes after the first one."""
+
+    def prefetched(names: tuple[str, ...]) -> tuple[set[str], int]:
+        config = Config.parse(NEAR).changed(stream=names)
+        with interning():
+            text = lower(plan(parse_problem(GRADIENT), config, target("avx512_bf16"))).text
+        addresses = re.findall(r"@llvm\.prefetch\.p0\(ptr (%\S+),", text)
+        distances = [d for x in set(addresses) for d in re.findall(rf"{x} = getelementptr i8, .*, i64 (\d+)\n", text)]
+        return set(distances), len(addresses)
+
+    assert prefetched(()) == (set(), 0)
+    (near, of_source), (_, of_both) = prefetched(("src",)), prefetched(("src", "diff_dst"))
+    assert near == {"4096"} and of_both > of_source and not of_source % 2
+
+
+@pytest.mark.parametrize(
+    ("first", "nbytes", "starts"), [(0, 16, True), (48, 32, True), (32, 32, False), (48, 16, False), (16, 64, True)]
+)
+def test_a_vector_prefetches_the_lines_that_begin_in_it(first: int, nbytes: int, starts: bool) -> None:
+    assert starts_line(first, nbytes) == starts
+
+
 @pytest.mark.parametrize(
     "words", ["--lane=oc --register=oc:16", "--lane=ow --register=ow:16 --pack=src,wei", "--lane=ow --realise=pad_copy"]
 )
@@ -126,6 +157,10 @@ def test_only_pixels_of_the_callers_source_are_prefetched(words: str) -> None:
         ("axb mb1ic64ih5oc64oh5kh3ph1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
         ("abx mb1ic3ih5iw37oc4oh5ow37kh3kw3ph1pw1", "--lane=ow --register=oc:2,ow:16 --stream=src"),
         ("abx g3mb1ic3ih5iw74oc3oh3ow37kh3kw3sh2sw2ph1pw1", "--lane=ow --register=oh:2,ow:8,kh:3 --stream=src"),
+        (
+            "axb mb1ic5ih5oc6oh5kh1ph0",
+            "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --pack_at=src+oh_ow --stream=src",
+        ),
     ],
 )
 def test_a_prefetch_changes_no_result(line: str, words: str) -> None:

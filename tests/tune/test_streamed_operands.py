@@ -192,6 +192,24 @@ def test_large_sources_of_vectors_of_pixels_are_prefetched_rather_than_copied(li
     assert [x for x in config.split() if x.startswith(("--stream", "--pack_at"))] == ([words] if words else [])
 
 
+@pytest.mark.parametrize(
+    ("line", "threads", "streamed"),
+    [
+        ("--stag=axb --dtag=axb mb2ic64ih65oc384oh65kh1ph0", 2, ("src", "diff_dst")),
+        ("--stag=axb --dtag=axb mb32ic384ih14oc64oh14kh1ph0", 1, ("src",)),  # the other is 0.8 MB
+        ("--stag=abx --dtag=abx mb1ic128ih80oc512oh80kh1ph0", 2, ()),  # a stream for each channel
+    ],
+)
+def test_large_factors_that_blocks_of_pixels_pack_are_prefetched(
+    line: str, threads: int, streamed: tuple[str, ...]
+) -> None:
+    level = next(t for t in LEVELS if t.name == "avx512_bf16")
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(level)
+    problem = parse_problem(f"--dir=BWD_W --dt=bf16 {line}")
+    configs = [default_config(problem, t, threads) for t in (zen5, level)]
+    assert [c.staged("stream") for c in configs] == [streamed, ()] and configs[0].staged_at("pack_at")
+
+
 def test_any_call_of_a_kernel_for_all_sizes_may_read_more_than_the_caches_hold() -> None:
     level = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AMX)
     problem = general(parse_problem(f"{LAYOUTS} mb1ic64ih8oc64oh8kh1ph0"))
