@@ -80,6 +80,10 @@ KINDS = {
         "--stag=aBx4b --dtag=axb mb1ic8ih3iw4oc7oh3ow4kh1kw1",
         "--lane=oc --fuse=oh+ow --register=oh_ow:5,oc:4 --order=mb,oc,oh_ow --reduce=kh,kw,ic --fetch=src",
     ),
+    "pixels-of-the-tile-below-fetched": (
+        "--stag=axb --dtag=axb g8mb1ic8ih4iw3oc8oh4ow3kh3kw3ph1pw1",
+        "--lane=g --register=oh:2,ow:2,g:4,kh:3,kw:3 --order=mb,oh,ow,g,oc --reduce=ic,kh,kw --fetch=src",
+    ),
     "next-block-of-a-gradient-fetched": (
         "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb mb2ic17ih4iw3oc18oh4ow3kh1kw1",
         "--lane=oc --register=ic:3,oc:4 --order=oc,ic --reduce=mb,oh,ow --cache=mb:1,oh:2 --pack= --fetch=src,diff_dst",

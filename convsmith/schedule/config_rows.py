@@ -399,7 +399,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         machines="vectors"),
     _scope("fetch", example="wei,src", doc="""packed weights of which the next tile of channels is fetched into the
         second-level cache while tiles of pixels use the present one; a source of which a tile fetches the pixels of the
-        next one; factors of a gradient of 1x1 weights, of which the tiles of a block of pixels fetch the next block""",
+        next one or, of windows of groups, those that the tile below is the first to read; factors of a gradient of 1x1
+        weights, of which the tiles of a block of pixels fetch the next block""",
         machines="vectors"),
     _scope("resident", example="wei", doc="""operands whose part for a register tile stays in registers while loops
         run that do not move it; under `--realise=hardware`, whose part for a tile stays in shared memory while a group

@@ -19,6 +19,7 @@ from convsmith.passes.cross_blocks import cross_blocks
 from convsmith.passes.delay_barriers import delay_barriers
 from convsmith.passes.fetch_next import fetch_next
 from convsmith.passes.fetch_pixels import fetch_pixels
+from convsmith.passes.fetch_rows import fetch_rows
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
@@ -58,6 +59,7 @@ from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
+from convsmith.schedule.fetched_rows import rows_below
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, loops_after_fusing
 from convsmith.schedule.nest import Nest
@@ -243,7 +245,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     stepping = [x for x in nest.reduce if x.level != "register" and x not in nest.depth]
     for x in reversed(stepping[:-1]):
         s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
-    if k.columns.a.name in k.config.staged("fetch") and k.columns.constant:
+    if fetches_pixels(k.columns, k.config, k.machine) and k.columns.a.name in k.config.staged("fetch"):
         s.run(fetch_pixels, k.columns.a.name, nest.pixels[-1], stepping[-1])
 
 
@@ -275,8 +277,10 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))
     for operand in check_fetches(k):
-        interleaved = not k.columns.constant
-        if operand != k.columns.a.name or interleaved:
+        interleaved, below = not k.columns.constant, rows_below(k.columns, k.config, k.machine)
+        if operand == k.columns.a.name and below is not None:
+            s.run(fetch_rows, operand, *below)
+        elif operand != k.columns.a.name or interleaved:
             s.run(fetch_next, reads.name(operand), k.machine.prefetches_by_loads, interleaved)
 
 
@@ -322,19 +326,21 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
 
 def check_fetches(k: KernelPlan) -> tuple[str, ...]:
     """Return the operands whose next part the kernel fetches. ConfigError if the config fetches another operand than
-    packed weights that are read as vectors, a source of which tiles read several pixels, and factors of a gradient.
+    packed weights that are read as vectors, a source of which tiles read several pixels, or windows of groups, and
+    factors of a gradient.
     """
     asked = k.config.staged("fetch")
     constant = [view for view in k.columns.factors[1:] if view.constant]
     legal = [n.name for n in constant if n.name in k.config.staged("pack") and not k.nest.rows]
-    if fetches_pixels(k.columns, k.config, k.machine):
+    if fetches_pixels(k.columns, k.config, k.machine) or rows_below(k.columns, k.config, k.machine):
         legal.append(k.columns.a.name)
     legal += fetched_factors(k.columns, k.config, k.machine)
     if not set(asked) <= set(legal):
         raise ConfigError(
             "fetch",
             f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors, a source whose pixels have "
-            "one tap, beside such weights, and factors of a gradient of 1x1 weights whose channels are contiguous: "
+            "one tap, beside such weights, or whose windows are read as vectors of groups, and factors of a gradient "
+            "of 1x1 weights whose channels are contiguous: "
             f"{', '.join(legal) or 'none here'}",
         )
     return asked

@@ -103,7 +103,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         made = (window_nests(p, way, target) for way in (whole if target.scalars is not None else whole[:1]))
         kinds += next((nests for nests in made if nests), [])
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
-        if kinds[0].model.copies_classes:  # few channels, or few taps of a class, are faster without dot products
+        if _may_be_plain(kinds[0].model):
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target))))
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
@@ -129,6 +129,16 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked
+
+
+def _may_be_plain(model: Model) -> bool:
+    """Return whether multiply-adds of one term may be faster than dot products: where residue classes of a copy have
+    few channels or taps, or where the result has so few channels that vectors of a dot product have no more products
+    for them than vectors along the terms of one sum.
+    """
+    unit, is_float = model.unit, model.st.acc != "s32"
+    is_few = model.sizes[model.n] * unit.terms <= model.lanes and unit.rows == 1 and not model.batch
+    return model.copies_classes or (is_few and is_float and unit.dot and model.st.constant)
 
 
 def _products_at_once(st: Statement, unit: ProductShape, target: Machine) -> float:

@@ -10,7 +10,9 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import has_rows_of_channels
+from convsmith.schedule.fetched_rows import rows_below
 from convsmith.schedule.loops import Loops
+from convsmith.statement.statement import Statement
 from convsmith.tune.copies import window_rows
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
@@ -18,8 +20,8 @@ from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
 __all__ = [
-    "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs", "outpaces_prefetcher",
-    "rows_of_few_channels",
+    "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs", "may_fetch_rows",
+    "outpaces_prefetcher", "rows_of_few_channels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -28,6 +30,10 @@ FAR_ROWS = 2
 """Ratio of images and results whose rows tiles wait for to those whose loads arithmetic hides."""
 SHORT_RUN = 2
 """Maximum number of cache lines of a run that ends before a prefetcher of the next lines is ahead of it."""
+KEPT_ROWS = 3
+"""Ratio of the second-level cache to the rows of a tile's pixels that it keeps until the tiles below read them, beside
+results and pixels above.
+"""
 SHARERS = 2
 """Ratio of the last cache to the part of it that keeps arrays from one call to the next beside other work."""
 
@@ -35,6 +41,18 @@ SHARERS = 2
 def is_in_memory(target: Machine, size: float) -> bool:
     """Return whether arrays of ``size`` bytes are read from memory in each call, because no cache keeps all of them."""
     return SHARERS * size > target.costs.images_far
+
+
+def may_fetch_rows(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether fetching the pixels of the tile below pays: images and results are read from memory, and the
+    second-level cache keeps what is fetched until the tiles of a row are computed.
+    """
+    below = rows_below(st, config, target) if target.costs.fetched_pixels else None
+    if below is None or not is_in_memory(target, st.a.bytes + st.c.bytes):
+        return False
+    names = [d.name for d in st.of("m") if d.axis]
+    in_rows = [n for n in config.order if n in names] == names
+    return in_rows and KEPT_ROWS * below[0] * dtype(st.a.dtype).bytes <= target.l2.bytes
 
 
 def lines_of_short_runs(facts: SharedFacts, loops: Loops, config: Config, tiles: Sequence[TileCount]) -> Events:
@@ -85,8 +103,8 @@ def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:
 
     In blocks of channels, the run of each pixel ends before a prefetcher is ahead of it. Straight-line code for all
     taps of a window reads as many streams as there are pixels under it. Where they are more than prefetchers follow,
-    lines are late, most of all if a tile reads a small part of each. A loop over taps reads pixels at one distance,
-    which a prefetcher follows to those of the next tile.
+    lines are late, most of all if a tile reads a small part of each, unless tiles fetch the pixels of those below. A
+    loop over taps reads pixels at one distance, which a prefetcher follows to those of the next tile.
     """
     costs = facts.target.costs
     if not facts.st.constant or facts.taps == 1 or facts.footprint() <= costs.images_far:
@@ -97,6 +115,8 @@ def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     runs = (("memory_run", lines * min(line / block, 1.0)),) if block else ()
     pixels = prod(n for name, n in tile.items() if name != lane) * first_reads(loops, tile, facts.src, lane)
     if all(loops.kinds[n] != "k" for n in tile) or pixels <= costs.streams:
+        return runs
+    if may_fetch_rows(facts.st, config, facts.target):
         return runs
     parts = max(1 - config.size(lane) * facts.bytes / line, 0.0)
     return *runs, ("memory_line", lines), ("memory_part", lines * parts)

@@ -18,7 +18,7 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packed_elements, packs_vectors
-from convsmith.tune.far_lines import is_in_memory, rows_of_few_channels
+from convsmith.tune.far_lines import may_fetch_rows, rows_of_few_channels
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -160,13 +160,13 @@ def _repeats_far(model: Model, config: Config) -> bool:
 
 def _streams_blocks(model: Model, config: Config) -> bool:
     """Return whether the factors of a gradient of 1x1 weights are read by several threads, or exceed the second-level
-    cache, and caches hold them.
+    cache.
     """
     size = sum(view.bytes for view in model.st.factors)
     alone = config.reduce == (config.tiles_at("k_step")[0][0],)
     if config.threads > 1:
         return alone
-    return alone and size > model.target.l2.bytes and not is_in_memory(model.target, size)
+    return alone and size > model.target.l2.bytes
 
 
 def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
@@ -333,12 +333,15 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
 
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
-    that are read as vectors, if all weights come from main memory, and the pixels of the next tile of a large source.
+    that are read as vectors, if all weights come from main memory, and the pixels of the next tile of a large source,
+    or those of the tile below in images from memory.
 
     A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
     """
     if not st.constant:
         return _fetching_blocks(st, config, target)
+    if may_fetch_rows(st, config, target):
+        return config.changed(fetch=(*config.staged("fetch"), st.a.name))
     row = target.rows.get(config.instruction)
     is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
     if not is_vectors:

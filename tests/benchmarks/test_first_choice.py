@@ -21,7 +21,7 @@ LIMITS = {
     ("znver4", "forward f32", "avx512"): (0.042, 0.29, 11), ("znver4", "forward f32", "avx2"): (0.04, 0.21, 10),
     ("znver4", "gradients", "avx512"): (0.141, 1.08, 3), ("znver4", "gradients", "avx2"): (0.11, 0.95, 7),
     ("znver4", "u8:s8:u8", "avx512_vnni"): (0.01, 0.06, 0),
-    ("znver5", "forward f32", "avx512"): (0.054, 0.25, 7), ("znver5", "forward f32", "avx2"): (0.027, 0.24, 4),
+    ("znver5", "forward f32", "avx512"): (0.054, 0.25, 8), ("znver5", "forward f32", "avx2"): (0.027, 0.24, 4),
 }  # fmt: skip
 """For the problems of a kind at a level, the mean loss, the worst one, and how many first choices nobody measured."""
 

@@ -14,6 +14,8 @@ from convsmith.interp import interp
 from convsmith.ir.equal import first_mismatch
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import dtype
 from convsmith.ir.verify import verify
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import host_targets
@@ -21,6 +23,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.fetch_next import fetch_next
 from convsmith.passes.fetch_pixels import fetch_pixels
+from convsmith.passes.fetch_rows import fetch_rows
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
@@ -111,12 +114,15 @@ def test_factors_whose_blocks_cannot_be_fetched_are_refused(line: str, words: st
         plan(parse_problem(line).canonical(), Config.parse(f"--target=avx512 {words} --fetch=src"), AVX512)
 
 
-@pytest.mark.parametrize(("sizes", "blocks", "fetched"), [
-    ("mb32ic24ih56oc24oh56kh1ph0", (("mb", 1), ("oh", 14)), ("src", "diff_dst")),
-    ("mb32ic384ih14oc64oh14kh1ph0", (("mb", 1), ("oh", 7)), ("src",)),
-    ("mb2ic24ih56oc24oh56kh1ph0", None, ()),
-    ("mb32ic24ih56oc24oh56kh3ph1", None, ()),
-])
+@pytest.mark.parametrize(
+    ("sizes", "blocks", "fetched"),
+    [
+        ("mb32ic24ih56oc24oh56kh1ph0", (("mb", 1), ("oh", 14)), ("src", "diff_dst")),
+        ("mb32ic384ih14oc64oh14kh1ph0", (("mb", 1), ("oh", 7)), ("src",)),
+        ("mb2ic24ih56oc24oh56kh1ph0", None, ()),
+        ("mb32ic24ih56oc24oh56kh3ph1", None, ()),
+    ],
+)
 def test_first_choices_fetch_blocks_that_are_contiguous(
     sizes: str, blocks: tuple[tuple[str, int], ...] | None, fetched: tuple[str, ...]
 ) -> None:
@@ -328,3 +334,89 @@ def test_first_choices_fetch_cold_weights(line: str, fetched: tuple[str, ...]) -
     machine = costs.of(AVX512)
     assert default_config(problem, machine.with_cold_weights).staged("fetch") == fetched
     assert default_config(problem, machine).staged("fetch") == ()
+
+
+DEPTHWISE = [
+    (f"{LAYOUTS} g40mb2ic40ih7oc40oh7kh3ph1", "--register=oh:2,ow:3,g:{1},kh:3,kw:3"),
+    (f"--dt=bf16 {LAYOUTS} g40mb2ic40ih9iw7oc40oh5ow4kh3kw3sh2sw2ph1pw1", "--register=oh:3,ow:2,g:{2},kh:3,kw:3"),
+    (f"--dt=u8:s8:s32 {LAYOUTS} g40mb1ic40ih7oc40oh7kh3ph1", "--register=oh:1,ow:3,g:{1},kh:3,kw:3 --resident=wei"),
+    (f"--dir=BWD_D {LAYOUTS} g40mb2ic40ih7oc40oh7kh5ph2", "--register=ih:2,iw:3,g:{1},kh:5,kw:5 --cache=g:{2}"),
+    (f"{LAYOUTS} g24mb2ic24id3ih4iw5oc24od3oh4ow5kd3kh3kw3pd1ph1pw1", "--register=oh:2,ow:2,g:{1},kh:3,kw:3"),
+]
+"""Depthwise convolutions, whose tiles may fetch the pixels of the tile below."""
+
+
+@pytest.mark.sampled(4, "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("line", "words"), DEPTHWISE)
+def test_fetching_rows_changes_no_result(line: str, words: str, threads: int) -> None:
+    source = "diff_dst" if "BWD_D" in line else "src"
+    for level in host_targets():
+        if level.vector_bits:
+            config = str(_config(f"--lane=g {words}", level)).replace("fetch=wei", f"fetch={source}")
+            assert verify_kernel(cs.compile(line, config=config, threads=threads)).ok
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (f"{LAYOUTS} g40mb2ic40iw9oc40kw3pw1", "--lane=g --register=ow:2,g:16,kw:3"),
+    (f"{LAYOUTS} g16mb2ic32ih9oc32kh3ph1", "--lane=g --register=ow:2,g:16,kh:3,kw:3"),
+    ("--stag=abx --dtag=abx g16mb2ic16ih16oc16kh3ph1", "--lane=ow --register=oh:2,ow:16,kh:3,kw:3"),
+    (f"--dir=BWD_D {LAYOUTS} g16mb2ic16ih8oc16oh4kh3sh2ph1", "--lane=g --register=iw:2,g:16,kh:3,kw:3"),
+    (f"{LAYOUTS} g16mb2ic16ih9oc16kh3ph1", "--lane=g --register=ow:2,g:16,kh:3,kw:3 --realise=pad_copy"),
+    (f"{LAYOUTS} g16mb2ic16ih9oc16kh3ph1", "--lane=g --register=ow:2,g:16"),
+], ids=["one-row", "channels-of-a-group", "vectors-of-pixels", "residue-classes", "copy", "loops"])  # fmt: skip
+def test_rows_that_cannot_be_fetched_are_refused(line: str, words: str) -> None:
+    source = "diff_dst" if "BWD_D" in line else "src"
+    with pytest.raises(ConfigError, match=f"--fetch={source}: legal are"):
+        plan(parse_problem(line).canonical(), Config.parse(f"--target=avx512 {words} --fetch={source}"), AVX512)
+
+
+def _tiles(element: str, apart: int) -> Kernel:
+    """Return a kernel of tiles of 2 x 2 windows of 3 x 3 taps, ``apart`` rows from each other, on 10 columns."""
+    rows, columns = ([p + t * by for t in range(3) for p in (0, 1)] for by in (apart, 1))
+    at = [row * 160 + column * 16 for row in rows for column in columns]
+    sums = "\n".join(f"        acc[] = acc[] + cast(f32, a[x * 32 + y * 320 + {n}])" for n in at)
+    return parse_kernel(f"""kernel k(a: {element}[2400], c: f32[16])
+  for y in 0 .. 4:
+    for x in 0 .. 4:
+      alloc acc: f32[] @register:
+        acc[] = 0.0
+{sums}
+        c[x + y * 4] = acc[]
+""")
+
+
+@pytest.mark.parametrize(("element", "apart", "rows", "columns"), [
+    ("f32", 1, (4, 5), (0, 1)), ("bf16", 1, (4, 5), (0,)), ("f32", 2, (6, 7), (0, 1)),
+], ids=["lines", "half-lines", "taps-apart"])  # fmt: skip
+def test_tiles_fetch_the_pixels_that_those_below_are_the_first_to_read(
+    element: str, apart: int, rows: tuple[int, ...], columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tile above has read the other rows under the windows, and the next tile fetches the other columns."""
+    found: list[int] = []
+    monkeypatch.setattr(interp._Machine, "_prefetch", lambda self, s: found.extend(map(self._index, s.index)))
+    with interning():
+        kernel = fetch_rows(_tiles(element, apart), "a", 320, 32)
+        verify(kernel)
+        arrays = {"a": np.zeros(2400, dtype=dtype(element).numpy), "c": np.zeros(16, dtype=np.float32)}
+        interp.run(kernel, arrays)
+    tiles = [(y, x) for y in range(4) for x in range(4)]
+    assert found == [(2 * y + r) * 160 + (2 * x + c) * 16 for y, x in tiles for r in rows for c in columns]
+
+
+def test_fetches_lie_evenly_between_reads() -> None:
+    with interning():
+        lines = str(fetch_rows(_tiles("f32", 1), "a", 320, 32)).splitlines()
+    assert [n - 5 for n, line in enumerate(lines) if "prefetch" in line] == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize(("line", "fetches"), [
+    ("g144mb32ic144ih56oc144oh56kh3ph1", True),
+    ("g144mb4ic144ih56oc144oh56kh3ph1", False),
+    ("g64mb8ic64ih224oc64oh224kh3ph1", True),
+    ("g4096mb8ic4096ih28oc4096oh28kh3ph1", False),
+], ids=["from-memory", "from-a-cache", "large-rows", "rows-beyond-the-cache"])  # fmt: skip
+def test_first_choices_fetch_rows_of_images_in_memory(line: str, fetches: bool) -> None:
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AVX512)
+    config = default_config(parse_problem(f"{LAYOUTS} {line}"), machine)
+    assert config.staged("fetch") == (("src",) if fetches else ())
