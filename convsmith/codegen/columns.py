@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from convsmith.codegen.gathers import Gathered, gathered_from, is_gather
+from convsmith.codegen.gathers import Gathered, gathered_from, gathers_of
 from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.ir.stmt import Invoke, Stmt
 from convsmith.ir.types import DType
-from convsmith.ir.walk import loads_of
 
 __all__ = ["Columns", "Group", "Groups", "columns_of", "groups_of", "interleaved"]
 
@@ -48,10 +47,9 @@ def columns_of(offsets: tuple[int, ...]) -> Columns | None:
 def groups_of(stmts: Sequence[Stmt]) -> Groups:
     """Return the groups of columns that statements load which all run, of at most a vector of elements of a row."""
     starts: dict[tuple[Gathered, Columns], set[int]] = {}
-    for s in stmts:
-        for v in (v for x in s.args for v in loads_of(x)) if isinstance(s, Invoke) else ():
-            if is_gather(v) and v.lanes is not None and (columns := columns_of(v.lanes.offsets)) is not None:
-                starts.setdefault((gathered_from(v), columns), set()).add(v.index[0].const)
+    for v in gathers_of([s for s in stmts if isinstance(s, Invoke)]):
+        if v.lanes is not None and (columns := columns_of(v.lanes.offsets)) is not None:
+            starts.setdefault((gathered_from(v), columns), set()).add(v.index[0].const)
     groups: Groups = {}
     for (key, columns), places in starts.items():
         left = set(places)

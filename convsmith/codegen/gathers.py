@@ -26,6 +26,18 @@ def is_gather(v: Load) -> bool:
     return lanes is not None and v.buffer.scope != "register" and lanes.stride not in (0, 1) and bool(lanes.touched)
 
 
+def gathers_of(stmts: Sequence[Stmt]) -> list[Load]:
+    """Return the gathers that statements read, each once, in order."""
+    loads: dict[Load, None] = {}
+    for s in stmts:
+        for value in s.args if isinstance(s, Invoke) else (s.value,) if isinstance(s, Store) else ():
+            if type(value) is Load:
+                loads[value] = None
+            else:
+                loads |= dict.fromkeys(loads_of(value))
+    return [v for v in loads if is_gather(v)]
+
+
 def gathered_from(v: Load) -> Gathered:
     """Return a key that is equal for gathers that differ only by a constant."""
     return v.buffer, v.index[0] - v.index[0].const
@@ -53,13 +65,9 @@ def spans_of(stmts: Sequence[Stmt]) -> Spans:
     the vectors of each gather cover the range.
     """
     found: dict[Gathered, dict[Extent, int]] = {}
-    for s in stmts:
-        values = s.args if isinstance(s, Invoke) else (s.value,) if isinstance(s, Store) else ()
-        for value in values:
-            for v in loads_of(value):
-                if is_gather(v):
-                    extents = found.setdefault(gathered_from(v), {})
-                    extents[extent_of(v)] = min(room_of(v), extents.get(extent_of(v), sys.maxsize))
+    for v in gathers_of(stmts):
+        extents = found.setdefault(gathered_from(v), {})
+        extents[extent_of(v)] = min(room_of(v), extents.get(extent_of(v), sys.maxsize))
     spans: Spans = {}
     for key, extents in found.items():
         overlapping: list[Extent] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from convsmith.arith.simplify import simplify as simplified
-from convsmith.ir.index import Affine, Var
+from convsmith.ir.index import Affine, Index, Var
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import PIPELINED, THREAD_LOOPS, Block, For, If, Kernel, PointerLoad, Stmt, block
+from convsmith.ir.value import Load
 from convsmith.passes.contracts import ANY, stages
 from convsmith.passes.scope import ScopedRewriter, each_body
 
@@ -21,7 +22,17 @@ class _Simplify(ScopedRewriter):
         self.keep_unit_loops = keep_unit_loops
 
     def expr(self, e: Any) -> Any:
-        return e if type(e) is Affine and not e.terms else simplified(e, self.ranges)
+        kind = type(e)
+        if (kind is Affine and not e.terms) or (kind is Load and all([self.is_simple(i) for i in e.index])):
+            return e
+        return simplified(e, self.ranges)
+
+    def is_simple(self, e: Index) -> bool:
+        """Return whether an index is a sum of variables none of which has only one value: no rule changes it."""
+        for atom, _ in e.terms:
+            if type(atom) is not Var or ((r := self.ranges.get(atom)) is not None and r[0] == r[1]):
+                return False
+        return True
 
     def visit_For(self, loop: For) -> Stmt:
         out = self._For(loop)
