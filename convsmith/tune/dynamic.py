@@ -80,7 +80,8 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         target.name, st.n, reduce=st.reduce, realise=realise, pack=("wei",) if st.constant else (), offsets=offsets,
         flip=flip, spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
     )  # fmt: skip
-    in_place = alone and realise == "indirection" and (offsets, flip) == ("each", ()) and may_read_in_place(p)
+    is_plain = alone and realise == "indirection" and (offsets, flip) == ("each", ())
+    in_place = is_plain and may_read_in_place(p, st, target)
     calls = (IMAGE, *CALLS) if in_place else CALLS
     rows = [_CallModel(call, statement(call, target), target, unit) for call in (_call(p, n) for n in calls)]
     configs = [*_configs(rows, st, unit, same)]

@@ -12,12 +12,15 @@ from itertools import product
 from math import isqrt, prod
 from typing import NamedTuple
 
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import even_tile, has_masked_pixels
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.statement.statement import Dim
+from convsmith.statement.statement import Dim, Statement, view_steps
 from convsmith.statement.views import reads_windows
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.features import Section, cycles
@@ -52,11 +55,16 @@ def image(rank: int, pixels: int) -> tuple[int, ...]:
     return (*(1,) * (rank - 2), rows, pixels // rows)
 
 
-def may_read_in_place(p: Problem) -> bool:
-    """Return whether a kernel of ``p`` may be faster without a table: groups have one channel, so that pointers are a
-    large part of its loads. With a stride, windows of a transposed convolution are not contiguous.
+def may_read_in_place(p: Problem, st: Statement, target: Machine) -> bool:
+    """Return whether a kernel of ``p``, whose statement is ``st``, may be faster without a table: groups have one
+    channel, so that pointers are a large part of its loads, or the channels of a result in channels first leave half of
+    a vector empty. With a stride, windows of a transposed convolution are not contiguous.
     """
-    return isinstance(p, Conv) and p.g == p.ic == p.oc > 1 and (reads_windows(p) or all(s == 1 for s in p.s))
+    if not isinstance(p, Conv) or not (reads_windows(p) or all(s == 1 for s in p.s)):
+        return False
+    is_row = view_steps(st.c).get(Var(st.of("m")[-1].name)) == 1 and view_steps(st.a).get(Var(st.reduce[-1])) != 1
+    is_few = p.g == 1 and 2 * st.extents[st.n] <= target.width(dtype(st.acc))
+    return p.g == p.ic == p.oc > 1 or (is_few and is_row and has_masked_pixels(st, target))
 
 
 def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Iterator[Config]:

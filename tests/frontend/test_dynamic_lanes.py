@@ -76,6 +76,23 @@ def test_any_sizes_and_pads(line: str, level: str) -> None:
     _check(kernel.problem, kernel, 25)
 
 
+FEW = (
+    "mb1ic6ih8oc3kh3ph1", "--dir=FWD_B --attr-post-ops=sum+relu mb1ic5ih8oc2kh5ph2", "mb1ic9iw30oc1kw11pw5",
+    "mb1ic5id4ih4iw4oc2od4oh4ow4kd3kh3kw3pd1ph1pw1", "--dt=f64 mb1ic6ih8oc3kh3ph1dh1",
+)  # fmt: skip
+"""Results of few channels in channels first."""
+
+
+@pytest.mark.sampled(3, "line")
+@pytest.mark.parametrize("line", FEW)
+def test_results_of_few_channels_have_vectors_of_pixels(line: str) -> None:
+    p, level = Conv.parse(f"--stag=abx --dtag=abx {line}"), host_targets()[0]
+    kernel = cs.compile(p, target=level.name, threads=1, dynamic=_dims(p))
+    if level.masked_bytes:
+        assert (kernel.config.lane, kernel.config.realise) == ("ow", "mask")
+    _check(p, kernel, 6)
+
+
 @pytest.mark.parametrize("words", ["--register=oc:2,ow:16", "--register=oc:1,ow:64 --remainder=ow:32"])
 @pytest.mark.parametrize("line", [LINES[0], LINES[4]])
 def test_tiles_and_their_remainders(line: str, words: str) -> None:
