@@ -24,6 +24,7 @@ from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.graph_bodies import body_of
 from convsmith.onnx.graph_expansions import expanded, is_older
+from convsmith.onnx.graph_integer_values import computed_in_floats, nodes_in_floats
 from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
@@ -117,6 +118,10 @@ class GraphReader(GraphBuilder):
         package, version = self.model.package, self._version
         stays = is_constant and not is_older(proto, version)
         parts = [proto] if stays else expanded(proto, version, self.fresh, package, self._shape_of)
+        if parts[0] is proto and not is_constant and computed_in_floats(proto, self._type_of):
+            for part in nodes_in_floats(proto, self._type_of, self.fresh, package.helper):
+                self._read_any(part, name)
+            return
         if parts[0] is proto:
             self._read(ModelGraphNode(proto, self, name, self._version))
             self._keep_types(proto)
@@ -212,7 +217,7 @@ class GraphReader(GraphBuilder):
         """Read the nodes by which ONNX states a node. Raises the ``reason`` why the node is not read itself if there
         are none.
         """
-        is_known = operator_of(node.proto) != ""
+        is_known = operator_of(node.proto) != "" and node.operator not in REFUSALS
         body = body_of(node.proto, self._opsets, self._type_of, self.fresh) if is_known else None
         if body is None:
             raise reason

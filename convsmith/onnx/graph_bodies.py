@@ -52,23 +52,39 @@ def _renamed(body: Any, proto: Any, fresh: Callable[[str], str]) -> Sequence[Any
         if outer or inner in body.input:
             names[inner] = outer
     given = _attributes(body, proto)
-    made = []
-    for node in body.node:
-        copy = type(node)()
-        copy.CopyFrom(node)
-        for name in node.output:
-            names.setdefault(name, fresh(proto.output[0] or proto.op_type))
-        copy.input[:] = [names[x] for x in node.input]
-        copy.output[:] = [names[x] for x in node.output]
-        del copy.attribute[:]
-        for a in node.attribute:
-            if not a.ref_attr_name:
-                copy.attribute.append(a)
-            elif a.ref_attr_name in given:
-                copy.attribute.append(given[a.ref_attr_name])
-                copy.attribute[-1].name = a.name
-        made.append(copy)
-    return made
+
+    def named(nodes: Sequence[Any], names: dict[str, str]) -> Sequence[Any]:
+        made = []
+        for node in nodes:
+            copy = type(node)()
+            copy.CopyFrom(node)
+            for name in node.output:
+                names.setdefault(name, fresh(proto.output[0] or proto.op_type))
+            copy.input[:] = [names[x] for x in node.input]
+            copy.output[:] = [names[x] for x in node.output]
+            del copy.attribute[:]
+            for a in node.attribute:
+                if not a.ref_attr_name:
+                    copy.attribute.append(a)
+                elif a.ref_attr_name in given:
+                    copy.attribute.append(given[a.ref_attr_name])
+                    copy.attribute[-1].name = a.name
+            for a in copy.attribute:
+                if a.HasField("g"):  # a branch, which reads the values around it
+                    inner = dict(names)
+                    a.g.ClearField("node")
+                    a.g.node.extend(named(_branch_of(node, a.name).node, inner))
+                    for value in a.g.output:
+                        value.name = inner[value.name]
+            made.append(copy)
+        return made
+
+    return named(body.node, names)
+
+
+def _branch_of(node: Any, name: str) -> Any:
+    """Return the graph that is an attribute of a node."""
+    return next(a.g for a in node.attribute if a.name == name)
 
 
 def _pairs(inner: Sequence[str], outer: Sequence[str]) -> list[tuple[str, str]]:

@@ -233,6 +233,7 @@ _OF_ONNX: dict[str, Callable[[Replacement], None]] = {
 }  # fmt: skip
 _OLDER: dict[str, tuple[int, Callable[[Replacement], None]]] = {
     **{name: (13, partial(_flat_softmax, name)) for name in ("Softmax", "LogSoftmax", "Hardmax")},
+    "Scatter": (_ALWAYS, lambda w: w.end("ScatterElements", *w.inputs, axis=w.given("axis", 0))),
     "Upsample": (_ALWAYS, _old_resize), "Resize": (11, _old_resize), "PRelu": (7, partial(_aligned, "PRelu", 1)),
     **{name: (7, partial(_aligned, name, None)) for name in (
         "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Greater", "Less", "Equal",

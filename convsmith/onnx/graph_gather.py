@@ -12,6 +12,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.gather import GatherElements, GatherRows
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
@@ -116,6 +117,29 @@ def _gather_elements(node: GraphNode) -> None:
     node.add(work, {"src": node.inputs[0], "places": _numbers(node)})
 
 
+def _reversed(node: GraphNode) -> None:
+    """Add the elements of each sample in reverse order along the axis of time, up to the length of the sample."""
+    shape, axes = node.shape(), (node.attribute("time_axis", 0), node.attribute("batch_axis", 1))
+    if sorted(axes) != [0, 1] or len(shape) < 2 or node.shape(1) != (shape[axes[1]],):
+        raise UsageError(
+            f"shapes are {shape} and {node.shape(1)}, axes {axes}; legal are the first two axes, and one length for "
+            "each sample", code="shape",
+        )  # fmt: skip
+    time, batch = axes
+    along, one = ([1] * len(shape) for _ in range(2))
+    along[time], one[batch] = shape[time], shape[batch]
+    whole = tuple(max(a, b) for a, b in zip(along, one))
+    places = node.held(np.arange(shape[time], dtype=np.int32).reshape(along))
+    lengths = node.between(Reshape("s32", shape[batch]), {"src": _numbers(node)}, one)
+    last = node.between(Pointwise("s32", (tuple(one), (1,)), "sub"), _two(lengths, node.held(np.ones(1, np.int32))))
+    back = node.between(Pointwise("s32", (tuple(one), tuple(along)), "sub"), _two(last, places))
+    is_within = node.between(Compare("s32", (whole, (1,)), "ge"), _two(back, node.held(np.zeros(1, np.int32))))
+    masks = {"mask": is_within, "yes": back, "no": places}
+    own = node.between(ChooseByMask("s32", (whole, whole, tuple(along))), masks)
+    every = node.between(Expand("s32", whole, shape), {"src": own}) if whole != shape else own
+    node.add(GatherElements(node.any_type(), shape, shape, time), {"src": node.inputs[0], "places": every})
+
+
 def _gather_nd(node: GraphNode) -> None:
     """Add the parts at several coordinates each, which become one number."""
     shape, picked, batch = node.shape(), node.shape(1), node.attribute("batch_dims", 0)
@@ -200,6 +224,7 @@ def _scatter(by_element: bool, node: GraphNode) -> None:
 
 GATHERS: dict[str, Callable[[GraphNode], None]] = {
     "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
+    "ReverseSequence": _reversed,
     "ScatterND": partial(_scatter, False), "ScatterElements": partial(_scatter, True),
     "DepthToSpace": partial(_regrouped, True), "SpaceToDepth": partial(_regrouped, False),
 }  # fmt: skip

@@ -32,6 +32,7 @@ from convsmith.onnx.graph_recurrent import RECURRENT
 from convsmith.onnx.graph_regions import REGIONS
 from convsmith.onnx.graph_resize import RESIZES
 from convsmith.onnx.graph_sampling import SAMPLES
+from convsmith.onnx.graph_spectra import SPECTRA
 from convsmith.onnx.graph_whole_numbers import WHOLE_NUMBERS, divided
 from convsmith.onnx.window import OperandNames, convolution, transposed
 from convsmith.problem.conv import Conv
@@ -52,6 +53,32 @@ def _conv(node: GraphNode) -> None:
     else:
         weights = _viewed(node, node.inputs[1], problem.wei_shape)
     _add_convolution(node, problem, weights, problem.o)
+
+
+def _overlapped(node: GraphNode) -> None:
+    """Add sums of blocks of an image where they overlap: a deconvolution of each channel whose weights are ones, one
+    for each element of a block.
+    """
+    t, shape, image, k = node.type(), node.shape(), node.numbers(1, "image_shape"), node.numbers(2, "block_shape")
+    if not image or not k or len(image) != len(k) or len(shape) != 3 or shape[1] % prod(k):
+        raise UsageError(
+            f"its input is {shape}, for images of {image} and blocks of {k}; legal are (N, C * elements of a block, "
+            "blocks)", code="shape",
+        )  # fmt: skip
+    w, rank, count = window_of(node), len(k), shape[1] // prod(k)
+    s, d, pads = w.per_axis("strides", rank, 1, 1), w.per_axis("dilations", rank, 1, 1), w.front_and_back(rank)
+    spans = [(taps - 1) * hole + 1 for taps, hole in zip(k, d)]
+    blocks = tuple((i + sum(pad) - span) // step + 1 for i, pad, span, step in zip(image, pads, spans, s))
+    if min(blocks) < 1 or prod(blocks) != shape[2]:
+        raise UsageError(f"it has {shape[2]} blocks; legal are {blocks} for images of {image}", code="shape")
+    more = [i + sum(pad) - span - (b - 1) * step for i, pad, span, b, step in zip(image, pads, spans, blocks, s)]
+    whole = (*shape[:2], *blocks)
+    ones = np.tile(np.eye(prod(k), dtype=node.reader.numpy_of(t)), (count, 1)).reshape(shape[1], 1, *k)
+    own = w._replace(kernel_shape=k, group=count, output_padding=tuple(more))
+    problem, sizes = transposed(OperandNames("X", "W"), whole, ones.shape, own, dt=(t, t, t))
+    weights = node.held(deconvolution_weights(problem, ones))
+    x = node.between(Reshape(t, prod(shape)), {"src": node.inputs[0]}, whole)
+    _add_convolution(node, problem, weights, sizes, x)
 
 
 def _conv_transpose(node: GraphNode) -> None:
@@ -83,25 +110,28 @@ def _require_size(node: GraphNode, name: str, size: int) -> None:
         raise UsageError(f"{printable(name)} has the shape {shape}; legal are {size} elements", code="shape")
 
 
-def _add_convolution(node: GraphNode, problem: Conv, weights: str, sizes: tuple[int, ...]) -> None:
-    """Add a convolution and its bias. Elements of the spatial `sizes` beyond those of the problem are reached by no
-    element of the source.
+def _add_convolution(
+    node: GraphNode, problem: Conv, weights: str, sizes: tuple[int, ...], source: str = ""
+) -> None:  # fmt: skip
+    """Add a convolution of the first input and its bias, or of a `source` without one. Elements of the spatial `sizes`
+    beyond those of the problem are reached by no element of the source.
     """
-    t, arguments, result = node.type(), {"src": node.inputs[0], "wei": weights}, (*problem.dst_shape[:2], *sizes)
-    if node.has(2):
+    t, has_bias, result = node.type(), node.has(2) and not source, (*problem.dst_shape[:2], *sizes)
+    arguments = {"src": source or node.inputs[0], "wei": weights}
+    if has_bias:
         _require_size(node, node.inputs[2], problem.oc)
-    if not node.has(2) and sizes == problem.o:
+    if not has_bias and sizes == problem.o:
         node.add(problem, arguments)
         return
-    if node.has(2) and node.inputs[2] in node.reader.constants and sizes == problem.o:
+    if has_bias and node.inputs[2] in node.reader.constants and sizes == problem.o:
         node.add(replace(problem, dir="FWD_B", bia_dt=t), {**arguments, "bia": node.inputs[2]})
         return
     name = node.between(problem, arguments)
     if sizes != problem.o:
         before, after = (0,) * len(result), tuple(a - b for a, b in zip(result, problem.dst_shape))
-        put = node.between if node.has(2) else node.add
+        put = node.between if has_bias else node.add
         name = put(Pad(t, problem.dst_shape, before, after), {"src": name})
-    if node.has(2):
+    if has_bias:
         along = (problem.oc, *(1,) * len(sizes))
         bias = _viewed(node, node.inputs[2], along)
         node.add(Pointwise(t, (result, along), "add"), {"src_0": name, "src_1": bias})
@@ -312,14 +342,15 @@ def _binary(alg: str, node: GraphNode) -> None:
 
 
 GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _overlapped, "Gemm": _gemm, "MatMul": _matmul,
     "ConvInteger": partial(add_conv_integer, window_of), "MatMulInteger": add_matmul_integer,
     "DynamicQuantizeLinear": add_dynamic_quantise,
     "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu, "PRelu": _prelu, "Ceil": _ceil,
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Max", "Min")}, "Div": _div,
     "Sum": partial(_binary, "add"),
-    **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES, **REGIONS,
+    **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES, **SPECTRA,
+    **REGIONS,
     "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import torch
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.torch.aten_call import AtenCall, AtenRow, number_of
@@ -28,6 +29,22 @@ def _binary(operator: str, call: AtenCall) -> None:
     made = call.emit(operator, [one, two], between=mode is not None)
     if mode is not None:
         call.emit("Floor", [made])
+
+
+def _bits(operator: str, call: AtenCall) -> None:
+    """Emit an operation on the bits of two operands, which are truth values or whole numbers."""
+    _binary(operator if call.result.dtype == torch.bool else f"Bitwise{operator}", call)
+
+
+def _bits_not(call: AtenCall) -> None:
+    call.emit("Not" if call.result.dtype == torch.bool else "BitwiseNot", [call.source])
+
+
+def _remainder(has_first_sign: int, call: AtenCall) -> None:
+    """Emit the remainder of two operands, with the sign of the first or of the second one."""
+    dtype = call.result.dtype
+    operands = [call.operand(call.get(name), dtype) for name in ("self", "other")]
+    call.emit("Mod", operands, fmod=has_first_sign)
 
 
 def _added_product(call: AtenCall) -> None:
@@ -195,12 +212,14 @@ _ONE = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "erf": "Erf", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
     "abs": "Abs", "neg": "Neg", "floor": "Floor", "ceil": "Ceil", "round": "Round", "sin": "Sin", "cos": "Cos",
     "hardswish": "HardSwish", "mish": "Mish", "reciprocal": "Reciprocal", "isnan": "IsNaN", "logical_not": "Not",
-    "bitwise_not": "Not",
+    "atan": "Atan",
 }  # fmt: skip
 _TWO = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "logical_and": "And",
-    "logical_or": "Or", "bitwise_and": "And", "bitwise_or": "Or", "__and__": "And", "__or__": "Or",
+    "logical_or": "Or",
 }  # fmt: skip
+_BITS = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor", "__and__": "And", "__or__": "Or",
+         "__xor__": "Xor"}  # fmt: skip
 _COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less",
                 "le": "LessOrEqual"}  # fmt: skip
 _SAME = ("alias", "clone", "contiguous", "detach", "dropout", "feature_dropout", "lift_fresh_copy", "to", "_to_copy",
@@ -209,6 +228,8 @@ _SAME = ("alias", "clone", "contiguous", "detach", "dropout", "feature_dropout",
 VALUES: dict[str, AtenRow] = {
     **{name: partial(_unary, operator) for name, operator in _ONE.items()},
     **{name: partial(_binary, operator) for name, operator in _TWO.items()},
+    **{name: partial(_bits, operator) for name, operator in _BITS.items()}, "bitwise_not": _bits_not,
+    "remainder": partial(_remainder, 0), "fmod": partial(_remainder, 1),
     **{name: partial(_compared, operator) for name, operator in _COMPARISONS.items()},
     **dict.fromkeys(_SAME, _cast),
     "addcmul": _added_product, "rsub": _subtracted_from,

@@ -87,6 +87,8 @@ def test_whole_numbers_beside_numpy(dtype: type) -> None:
 def test_remainders_of_floats() -> None:
     x, y = f(400) * 10.0 ** _RNG.integers(-3, 4, 400).astype(np.float32), f(400)
     x[:6], y[:6] = [1, -1, -1, 0, -7, 7], [np.inf, np.inf, -np.inf, 3, -7, -2]
+    y[6:60], x[6:60] = 3, np.float32(2) ** np.arange(54) + np.where(np.arange(54) < 20, 0.25, 0)
+    x[200:300] = np.float32(y[200:300] * 12345)  # next to whole quotients
     for more, expected in (({"fmod": 1}, np.fmod(x, y)), ({}, np.mod(x, y))):
         net = cs.onnx.compile(model("Mod", {"x": x, "y": y}, {}, 18, **more), threads=1)
         (found,) = net.run({"x": x, "y": y}).values()

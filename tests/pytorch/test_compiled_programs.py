@@ -71,6 +71,9 @@ EXACT: dict[str, Any] = {
     "matmul": _of(lambda x: x @ x.mT), "bmm": _of(torch.bmm, (3, 4, 5), (3, 5, 2)),
     "addmm": _of(lambda x, b, w: torch.addmm(b, x, w), (3, 6), held=((5,), (6, 5))),
     "add": _of(lambda x, y: x + y, S, (8, 1, 6)), "number": _of(lambda x: 2 * x - 1), "rsub": _of(lambda x: 1 - x),
+    "bits of whole numbers": _of(lambda x: ((x.int() + 7) & 5) + ((x.int() | 9) ^ 3) + ~x.int()),
+    "bits of truth": _of(lambda x: ((x > 0) & ~(x > 2) ^ (x < -1)).float()),
+    "remainders": _of(lambda x: x % 2.5 + torch.fmod(x, 2.5) + (x.int() % 3) + torch.fmod(x.int(), 3)),
     "addcmul": _of(lambda x, y: torch.addcmul(x, y, y), S, (8, 1, 6)),
     "a mask of the shape of a value": _of(lambda x: x + torch.zeros_like(x).fill_(2.0) * x.new_ones(6).cumsum(0)),
     "div": _of(lambda x: x / 4), "floor of a quotient": _of(lambda x: x.div(4, rounding_mode="floor")),
@@ -120,7 +123,7 @@ EXACT: dict[str, Any] = {
 }  # fmt: skip
 
 CLOSE: dict[str, Any] = {
-    **{name: _of(getattr(torch, name)) for name in ("sigmoid", "tanh", "erf", "exp", "sin", "cos")},
+    **{name: _of(getattr(torch, name)) for name in ("sigmoid", "tanh", "erf", "exp", "sin", "cos", "atan")},
     **{name: _of(getattr(F, name)) for name in ("silu", "hardswish", "hardsigmoid", "mish", "softplus", "elu")},
     "gelu": _of(F.gelu), "gelu by tanh": _of(lambda x: F.gelu(x, approximate="tanh")),
     "glu": _of(lambda x: F.glu(x, 1)),

@@ -27,7 +27,7 @@ class WholeDivision(ArraysOperator):
     broadcast.
 
     A quotient is the nearest whole number towards zero, as in C, or towards minus infinity if it `floors`, as in
-    Python. Types are f32 and integers of up to 32 bits. A remainder of f32 is exact for quotients below 2**28. Whole
+    Python. Types are f32 and integers of up to 32 bits. A remainder of f32 is exact for quotients below 2**52. Whole
     numbers are divided by 1 in place of 0.
     """
 
@@ -61,8 +61,10 @@ class WholeDivision(ArraysOperator):
                 return Cast(dtype(self.type), whole)
             # A finite number is its own remainder of an infinite one with the same sign.
             rest: Value = Where("eq", whole, zero, x, Fma(Unary("neg", whole), divisor, x))
-            if self.floors:
-                rest = Where("lt", Binary("mul", rest, divisor), zero, Binary("add", rest, divisor), rest)
+            # A ratio that is rounded up to a whole number leaves a rest of the other sign.
+            step: Value = divisor if self.floors else Where("lt", ratio, zero, Unary("neg", divisor), divisor)
+            sign = divisor if self.floors else x
+            rest = Where("lt", Binary("mul", rest, sign), zero, Binary("add", rest, step), rest)
             return Cast(dtype(self.type), rest)
 
         return nest_over_result(self, value)
