@@ -22,7 +22,7 @@ from convsmith.tune.far_lines import lines_of_memory, lines_of_short_rows, lines
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
-from convsmith.tune.tile_counts import TileCount, parts_inside, whole_tiles
+from convsmith.tune.tile_counts import ADDRESSES, TileCount, parts_inside, rows_cross_blocks, whole_tiles
 from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors
 
 LATE_LINES = 2.0
@@ -343,6 +343,8 @@ class Model(SharedFacts):
                 causes.append(("evictions", evicted))
             slow = tuple(slowed)
             yield Section(count * steps, tuple(causes), slow)
+            if m > ADDRESSES and rows_cross_blocks(self, config):
+                yield Section(count * steps, (("addresses", (("spilled", m),)),))
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
                 yield Section(count * steps, (("far memory", ((self.far_line, far),)),), slow)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from convsmith.ir.index import Mod, Var
+from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
+from convsmith.statement.statement import view_steps
 from convsmith.tune.code_size import splits
 from convsmith.tune.shared_facts import SharedFacts
 
-__all__ = ["TileCount", "parts_inside", "whole_tiles"]
+__all__ = ["ADDRESSES", "TileCount", "parts_inside", "rows_cross_blocks", "whole_tiles"]
+
+ADDRESSES = 12
+"""Maximum number of rows at addresses of their own that a tile keeps in registers beside its pointers and counters."""
 
 
 class TileCount(NamedTuple):
@@ -27,6 +33,18 @@ class TileCount(NamedTuple):
     def sums(self) -> int:
         """The vectors of sums of a tile."""
         return self.pixels * self.vectors
+
+
+def rows_cross_blocks(facts: SharedFacts, config: Config) -> bool:
+    """Return whether rows of a tile of a gradient of the weights begin within a block of channels and end in the next
+    one, at a place that differs between tiles, so that each row has an address of its own.
+    """
+    if facts.st.constant or all([view.layout.is_plain for view in facts.st.factors]):
+        return False
+    rows = {Var(facts.dims[n][-1]): size for n, size in config.tiles_at("register") if n != config.lane}
+    read = (view for view in facts.st.factors if view.name not in config.packed)
+    blocks = (atom for view in read for atom in view_steps(view) if isinstance(atom, Mod))
+    return any(x.den % rows[v] and rows[v] % x.den for x in blocks for v in variables_of(x) if v in rows)
 
 
 def whole_tiles(facts: SharedFacts, loops: Loops, config: Config) -> list[TileCount]:

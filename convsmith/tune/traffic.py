@@ -19,13 +19,14 @@ from convsmith.tune.features import Section, cycles
 
 
 class _Axis(NamedTuple):
-    """A dim of an array: its size and stride in elements, and the distances by which each dim of the nest moves along
-    it.
+    """A dim of an array, or a block of one: its size and stride in elements, the elements of the dim ``within`` a
+    position of a block, and the distances by which each dim of the nest moves along the dim.
     """
 
     size: int
     stride: int
     steps: tuple[tuple[str, float], ...]
+    within: int = 1
 
     def touched(self, extents: dict[str, int]) -> float:
         """Return the positions that a part of the nest reads, in which each dim has these ``extents``.
@@ -37,21 +38,18 @@ class _Axis(NamedTuple):
             extent = extents.get(n, 1)
             span += step * (extent - 1)
             count *= extent
-        span = min(span, self.size)
+        span = min(max(span / self.within, 1.0), self.size)
         return span if self.stride == 1 else min(span, count)
 
 
 class TouchedArray:
-    """An array as a nest reads it. A packed or blocked array is in reading order."""
+    """An array as a nest reads it. A packed array is in reading order."""
 
     def __init__(self, view: View, packed: bool, target: Machine, times: int = 1) -> None:
         memories, self.page = target.memories[:2], target.costs.page
         self.bytes, self.times, self.written = dtype(view.dtype).bytes, times, times > 1
         self.line, self.ways = memories[0].line, [memory.way for memory in memories]
-        plain = not packed and view.layout.is_plain
-        strides = view.layout.strides if plain else (0,) * len(view.coords)
-        axes = (_Axis(*axis) for axis in zip(view.layout.shape, strides, map(_steps, view.coords)))
-        self.axes = sorted((axis for axis in axes if axis.steps), key=lambda axis: axis.stride)
+        self.axes = sorted(_axes(view, packed), key=lambda axis: axis.stride)
         self.dims = tuple(dict.fromkeys(n for axis in self.axes for n, _ in axis.steps))
         self._parts: dict[tuple[int, ...], tuple[list[float], list[float], float]] = {}
 
@@ -97,6 +95,25 @@ class TouchedArray:
         shared = [1.0 if self.written or not apart else max(1.0, gcd(apart, way) / filled) for way in self.ways]
         far = moved * (1 + self.line / filled) if apart and not self.written else moved
         return [moved, far], [moved] * len(self.ways) + [moved * x for x in shared]
+
+
+def _axes(view: View, packed: bool) -> list[_Axis]:
+    """Return the dims of an array that a nest moves along, or their blocks in memory; a ``packed`` array has none of
+    the strides of a layout.
+    """
+    found = []
+    for dim, (size, coord) in enumerate(zip(view.layout.shape, view.coords)):
+        steps, within = _steps(coord), 1
+        if not steps:
+            continue
+        if packed:
+            found.append(_Axis(size, 0, steps))
+            continue
+        for block in reversed(view.layout.blocks):
+            if block.dim == dim:
+                found.append(_Axis(block.size, block.stride, steps, within))
+                within *= block.size
+    return found
 
 
 def _steps(coord: Index) -> tuple[tuple[str, float], ...]:

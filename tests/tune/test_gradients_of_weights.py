@@ -10,8 +10,11 @@ from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArch
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.model import Model
+from convsmith.tune.tile_counts import ADDRESSES, rows_cross_blocks
 from convsmith.tune.traffic import TouchedArray, Traffic
 
 TARGETS = {t.name: t for t in LEVELS}
@@ -246,6 +249,33 @@ def test_pages_of_pixels_whose_channels_lie_pages_apart(channels: int, rows: int
     address = {(y * 28 + x) * channels * 4 // 4096 for y in range(rows) for x in range(28)}
     assert array.pages({"g": 16, "oh": rows, "ow": 28}) == pytest.approx(pages, rel=0.04)
     assert len(address) == pages
+
+
+BLOCKED = "--dir=BWD_W --stag=aBx16b --dtag=aBx16b"
+
+
+def test_columns_of_blocks_of_channels_share_sets_and_lie_on_pages_of_their_own() -> None:
+    """The lines of a column of 4 rows of 32 images are 20 KiB apart: all of them fall into one set."""
+    st = statement(parse_problem(f"{BLOCKED} mb32ic24ih4iw320oc64oh4ow320kh1kw1ph0pw0"), TARGETS["avx512"])
+    array, column = TouchedArray(st.b, False, TARGETS["avx512"]), {"mb": 32, "oh": 4, "oc": 16}
+    assert array.pages(column) == 32 * 4
+    (bytes_near, _), (alone, _, in_conflict, _) = array.touched(column)
+    assert bytes_near == alone == 32 * 4 * 64 and in_conflict == 64 * alone
+
+
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+def test_blocks_of_pixels_of_blocked_layouts_are_no_columns(row: MicroArchitecture) -> None:
+    problem = parse_problem(f"{BLOCKED} mb32ic24ih4iw320oc64oh4ow320kh1kw1ph0pw0")
+    assert "ow" not in dict(default_config(problem, row.of(TARGETS["avx512"])).tiles_at("cache"))
+
+
+@pytest.mark.parametrize(("rows", "cross"), [(14, True), (12, True), (8, False), (16, False), (32, False)])
+def test_rows_cross_blocks_of_channels_unless_they_divide_each_other(rows: int, cross: bool) -> None:
+    problem, target = parse_problem(f"{BLOCKED} mb32ic256ih7oc384oh7kh1ph0").canonical(), TARGETS["avx512"]
+    st = statement(problem, target)
+    config = Config.parse(f"--target=avx512 --lane=ic --register=oc:{rows},ic:32 --pack=")
+    assert rows_cross_blocks(Model(problem, st, target, ProductShape.plain(st, target)), config) == cross
+    assert default_config(problem, target).size("oc") <= ADDRESSES
 
 
 @pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
