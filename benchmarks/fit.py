@@ -53,7 +53,7 @@ OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels",
     "prefetched_copies", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
-    "memory_wait", "added_ways",
+    "memory_wait", "memory_page", "added_ways",
     "interleave", "memory_weight", "row_wait", "part_load",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
@@ -61,7 +61,7 @@ CYCLES = {
     "page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "copied_line": (0.5, 1.5, 3.0),
     "interrupted": (1.0, 4.0, 16.0), "far_run": (2.0, 8.0, 30.0), "fragment_row": (1, 2, 4),
     "memory_line": (5.0, 10.0, 20.0), "memory_part": (20.0, 40.0, 80.0), "memory_run": (15.0, 30.0, 60.0),
-    "memory_wait": (120.0, 250.0, 500.0), "added_ways": (2, 4, 8),
+    "memory_wait": (120.0, 250.0, 500.0), "memory_page": (400.0, 800.0, 1600.0), "added_ways": (2, 4, 8),
     "interleave": (0.5, 1.0, 2.0), "memory_weight": (0.04, 0.08, 0.16),
     "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6),
 }  # fmt: skip

@@ -201,6 +201,8 @@ class Costs:
     """Cycles that they wait in addition if a register tile reads a small part of each line."""
     memory_run: float = 0
     """Cycles that windows wait for the first line of the run of a block of channels in memory."""
+    memory_page: float = 0
+    """Cycles that fused stages wait for the first lines of a page of a source in memory whose rows are apart."""
     memory_wait: float = 0
     """Cycles that a register tile waits for lines from memory, one of each of its pixels, that end a short run."""
     row_wait: float = 0

@@ -80,6 +80,7 @@ _ZEN5 = (
     ("run", 1.5), ("far_run", 8.0), ("streamed_pixels", 2.0), ("fetched_pixels", 2 << 20),
     ("prefetched_pixels", 5 << 19), ("prefetched_copies", 1 << 20), ("waited", 0.5), ("copied_line", 1.5),
     ("memory_line", 10.0), ("memory_part", 40.0), ("memory_run", 30.0), ("memory_wait", 60.0),
+    ("memory_page", 800.0),
     ("row_wait", 35.0), ("part_load", 0.3),
     ("added_ways", 4), ("weights_near", 16 << 20), ("memory_weight", 0.06),
     ("transform_prefetched", FarRates(24.0, 24.0, 4.0)),

@@ -1,7 +1,11 @@
-"""The cycles that the threads of a chain are expected to take, by the stages that are fused.
+"""The cycles that a chain is expected to take, by the stages that are fused.
 
-Besides the work of each stage, threads synchronise after each kernel, and load cache lines of its source that other
-cores have written. Fused stages synchronise once, and each thread recomputes the rows at the border of its part.
+Besides the work of each stage, a result between two kernels that exceeds the second-level cache moves to the last cache
+or to memory and back. Fused stages move no result, but their register tiles are those of rows, and a source in memory
+is read in the pieces of those rows, whose pages no prefetcher has begun.
+
+Several threads synchronise after each kernel, and load cache lines of its source that other cores have written. Fused
+stages synchronise once, and each thread recomputes the rows at the border of its part.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ from math import prod
 from convsmith.ir.types import dtype
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages
-from convsmith.tune.features import Features, Section, cycles, times
+from convsmith.tune.far_lines import is_in_memory
+from convsmith.tune.features import Events, Features, Section, cycles, times
 from convsmith.tune.stage_configs import StageConfigs, row_bytes, rows_at_once
 from convsmith.tune.thread_parts import Division, division, share
 
+FUSED_TIE_RATIO = 1.01
+"""Ratio of expected cycles within which stages are fused, because rows take less memory than a whole result."""
 
-class ThreadCosts:
+
+class ChainCosts:
     """The expected cycles of the ``stages`` of a chain on ``threads``; each run of fused stages is estimated once."""
 
     def __init__(self, stages: Stages, configs: StageConfigs, threads: int) -> None:
@@ -34,8 +42,10 @@ class ThreadCosts:
         key = (first, last)
         if key not in self._found:
             work = self._alone(first) if first == last else self._fused(first, last)
-            events = ("between_cores_byte", self._exchanged(first)), ("meeting", 1)
-            self._found[key] = cycles((*work, Section(1, (("threads", events),))), self.configs.machine)
+            meets = ("between_cores_byte", self._exchanged(first)), ("meeting", float(self.threads > 1))
+            between = Section(1, (("threads", meets),)), Section(1, (("result", self._moved(first)),))
+            ratio = 1.0 if first == last else 1 / FUSED_TIE_RATIO
+            self._found[key] = cycles(times((*work, *between), ratio), self.configs.machine)
         return self._found[key]
 
     def _alone(self, n: int) -> Features:
@@ -60,7 +70,38 @@ class ThreadCosts:
             found += times(stage, max(computed, 1.0) * largest)
             part = (part - 1) * problem.s[-2] + problem.keff[-2]
             rows *= problem.s[-2]
+        if first == 0 and (pages := self._pages(rows)):
+            found += (Section(largest, (("far memory", (("memory_page", pages * parts),)),)),)
         return found
+
+    def _moved(self, n: int) -> Events:
+        """Return the events of writing the source of stage ``n``, the result of another kernel, and reading it, of one
+        of the threads; none if the second-level cache holds it.
+        """
+        size = self.problems[n - 1].outputs[0].nbytes if n else 0
+        if size <= self.configs.machine.l2.bytes:
+            return ()
+        beyond = size if is_in_memory(self.configs.machine, size) else 0
+        return ("exposed_far_byte", 2 * size / self.threads), ("streamed_byte", beyond / self.threads)
+
+    def _pages(self, rows: int) -> float:
+        """Return the pages of the source of the chain on which reading ``rows`` of its rows at once begins anew,
+        which it would not if the first stage ran alone; 0 if a cache holds the source.
+
+        Rows of one plane of adjacent channels follow each other in memory. Channels lie as far apart for a dense stage
+        alone, but one of groups reads the planes of one group after another.
+        """
+        problem, machine = self.problems[0], self.configs.machine
+        source = problem.inputs[0]
+        if not isinstance(problem, Conv) or not is_in_memory(machine, source.nbytes):
+            return 0.0
+        planes = prod(min(size, out * taps) for size, out, taps in zip(problem.i, problem.o[:-2], problem.k))
+        near = any(b.dim == 1 and b.stride == 1 and b.size > 1 for b in source.layout.blocks)
+        if planes == 1 and (near or problem.g == 1):
+            return 0.0
+        run = rows * problem.i[-1] * (problem.ic if near else 1) * dtype(source.dtype).bytes
+        begun = problem.mb * planes * (1 if near else problem.ic) * problem.o[-2] * problem.s[-2] / rows
+        return begun * -(-run // machine.costs.page)
 
     def _exchanged(self, n: int) -> float:
         """Return the bytes of the source of stage ``n`` that a core loads from other cores, and the bytes that go back.
@@ -75,7 +116,7 @@ class ThreadCosts:
             halo = max(two.keff[-2] - two.s[-2], 0) if two.mb < self.threads and two.rank > 1 else 0
             return 2 * others * halo * row_bytes(one)
         (result,) = one.outputs
-        return 2 * others * prod(result.shape) * dtype(result.dtype).bytes
+        return 2 * others * result.nbytes
 
     def _has_own_pixels(self, n: int) -> bool:
         """Return whether each thread computes adjacent pixels of stage ``n``, which holds for fused stages too."""

@@ -1,12 +1,13 @@
 """The default config of a chain: which stages are fused, and at which loop their rows are computed.
 
-Two stages are fused if the result between them is larger than the second-level cache, and the rows of it that one row
-of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's scratchpad. An
-adjacent result that exceeds the nearest cache of vectors is then fused too. Other stages run one after the other,
-because computing row by row makes register tiles smaller, which costs more than a result in the cache.
+Two stages may be fused if the result between them is larger than the second-level cache, and the rows of it that one
+row of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's
+scratchpad. An adjacent result that exceeds the nearest cache of vectors may then be fused too. They are fused unless
+computing row by row, with other register tiles, costs more than moving the result (`tune/chain_costs.py`); a machine
+with a scratchpad, which no other memory replaces, fuses all of them. Other stages run one after the other.
 
 With several threads, kernels synchronise, and cores load lines that other cores have written; more stages are fused if
-these costs exceed the cost of computing row by row (`tune/chain_costs.py`).
+these costs exceed the cost of computing row by row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.schedule.config import Config
-from convsmith.tune.chain_costs import ThreadCosts
+from convsmith.tune.chain_costs import ChainCosts
 from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import ROW_MEMORY_DIVISOR, StageConfigs, row_bytes, rows_at_once, unfused
 from convsmith.tune.thread_parts import share
@@ -67,7 +68,7 @@ def joints(stages: Stages, configs: StageConfigs, threads: int = 1) -> list[Join
                 found.append(Joint(image, held, True, why))
                 continue
         found.append(Joint(image, held, False, why))
-    return found if threads == 1 else _joints_of_threads(stages, configs, threads, found)
+    return _priced(stages, configs, threads, found)
 
 
 def _refusal(n: int, group: Sequence[Problem], configs: StageConfigs, held: int, near: bool) -> str:
@@ -94,35 +95,39 @@ def _types(one: Conv, two: Conv) -> str:
     return " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
 
 
-def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, found: list[Joint]) -> list[Joint]:
-    """Return the joints ``found`` for one thread with the choice for ``threads``: joints that are fused for one thread
-    stay fused, and more are fused if that costs less.
+def _priced(stages: Stages, configs: StageConfigs, threads: int, found: list[Joint]) -> list[Joint]:
+    """Return the joints ``found``, of which some may be fused, with the choice that takes the fewest cycles on
+    ``threads``; several threads may fuse joints of any size.
     """
-    legal = [joint.fused for joint in found]
-    for n, (one, two) in enumerate(pairwise(stages.problems)):
-        if found[n].held and not legal[n]:
-            legal[n] = not _refusal(n, (one, two), configs, found[n].held, n > 0)
+    may, legal = [joint.fused for joint in found], [joint.fused for joint in found]
+    if threads > 1:
+        for n, (one, two) in enumerate(pairwise(stages.problems)):
+            if found[n].held and not legal[n]:
+                legal[n] = not _refusal(n, (one, two), configs, found[n].held, n > 0)
     if not any(legal):
         return found
     home = configs.machine.scratchpad or configs.machine.l2
-    costs = ThreadCosts(stages, configs, threads)
+    costs = ChainCosts(stages, configs, threads)
 
     def can_fuse(start: int, end: int) -> bool:
         """Return whether the stages ``start`` to ``end`` can be one kernel whose rows fit its memory."""
         inner = found[start:end]
         fit = sum(joint.held for joint in inner) <= home.bytes // ROW_MEMORY_DIVISOR
-        if not all(legal[start:end]) or not (fit or all(joint.fused for joint in inner)):
+        if not all(legal[start:end]) or not (fit or all(may[start:end])):
             return False
         return start == end or reads_padding_alone(stages.problems[start : end + 1]) is None
 
-    chosen = costs.least(can_fuse, [joint.fused for joint in found])
+    must = [is_fused and bool(configs.machine.scratchpad) for is_fused in may]
+    chosen = costs.least(can_fuse, must)
     for n, joint in enumerate(found):
-        if joint.fused or not legal[n]:
+        if not legal[n] or must[n] or (may[n] and chosen[n]):
             continue
         others = [is_fused != (m == n) for m, is_fused in enumerate(chosen)]
         ratio = costs.total(chosen) / costs.total(others)
         if chosen[n]:
             why = f"{threads} threads meet once less and exchange fewer lines: {ratio:.2f} of the expected cycles"
+        elif may[n]:
+            why = f"computing it row by row would take {1 / ratio:.2f} of the expected cycles"
         else:
             why = f"{joint.why}; {threads} threads would take {1 / ratio:.2f} of the expected cycles if it were fused"
         found[n] = joint._replace(fused=chosen[n], why=why)

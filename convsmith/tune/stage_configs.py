@@ -19,6 +19,7 @@ from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_features
 from convsmith.tune.features import Features, times
 from convsmith.tune.fused import of_stage, with_unfused_pixels
+from convsmith.tune.variants import fetching
 
 ROW_MEMORY_DIVISOR = 2
 """Rows between fused stages may fill the memory divided by this number."""
@@ -74,12 +75,18 @@ class StageConfigs:
         """Return the config of a stage that computes a few ``rows`` at a time: the default config of the stage alone if
         its register tiles have several rows that divide ``rows``, otherwise the default config of a problem of one row.
 
-        A ``near`` stage reads rows of a circular buffer.
+        A ``near`` stage reads rows of a circular buffer; another one reads the whole source, and fetches the pixels of
+        the next tile as the stage alone would.
         """
         # Fragments read copies of windows of pixels.
         config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
         realise = config.realise if not near or config.realise in CIRCULAR_REALISATIONS else "peel"
-        return of_stage(config, "mb", "oh").changed(realise=realise, resident=())
+        config = of_stage(config, "mb", "oh").changed(realise=realise, resident=())
+        if near:
+            return config
+        st = scheduled(problem, config, self.machine)
+        ahead = fetching(st, config, self.machine).staged("fetch")
+        return config.changed(fetch=tuple(n for n in ahead if n == st.a.name))
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
         """Return the problem whose default config is used for a stage that computes ``rows`` rows at a time."""
