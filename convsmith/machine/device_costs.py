@@ -28,6 +28,10 @@ class DeviceCosts:
     """Multiply-adds of a thread in the time in which it copies adjacent elements, at most 16 bytes, to shared memory,
     with their addresses and tests.
     """
+    placed_copy: float = 6.0
+    """Multiply-adds of a thread in the time of an asynchronous copy whose place within a row is the same in each turn,
+    without tests: as many instructions as it takes on sm_90a.
+    """
     arrival: float = 500.0
     """Multiply-adds of a multiplier in the time in which the first bytes of a copy arrive; other groups that reside on
     the unit compute meanwhile.

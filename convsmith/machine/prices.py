@@ -84,9 +84,9 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     """Return the prices of the events on a device, in multiply-adds of a thread; those of warps in multiply-adds of
     all their lanes.
 
-    - ``thread_product``, ``test``, ``step_barriers``, ``shared_copy``, ``conversion``; ``shared_element`` and
-      ``shared_vector``, loads of a thread, and those from global memory; ``arrival``, ``arriving_round``
-      and ``arriving_byte``, the time until a copy arrives;
+    - ``thread_product``, ``test``, ``step_barriers``, ``shared_copy``, ``placed_copy``, ``conversion``;
+      ``shared_element`` and ``shared_vector``, loads of a thread, and those from global memory; ``arrival``,
+      ``arriving_round`` and ``arriving_byte``, the time until a copy arrives;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_message``, ``warp_barrier`` and ``warp_store``, and an
       instruction on fragments by its name, for each of its multiply-adds; ``warp_load``, the wait for factors behind a
       barrier, and ``warp_issue``, the issue of an instruction;
@@ -105,7 +105,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {f"{memory}_element": price for memory, price in loads.items()}
     prices |= {f"{memory}_vector": price * costs.vector_load for memory, price in loads.items()}
     prices |= {"thread_product": 1.0, "test": costs.test, "step_barriers": costs.barriers}
-    prices |= {"shared_copy": costs.shared_copy, "conversion": costs.conversion}
+    prices |= {"shared_copy": costs.shared_copy, "placed_copy": costs.placed_copy, "conversion": costs.conversion}
     units = device.units
     prices["arrival"] = costs.arrival * units.multiply_adds
     prices["arriving_round"] = costs.arriving_round * units.multiply_adds

@@ -19,7 +19,7 @@ from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import LoopRewriter, allocate, perfect_nest, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, allocate, are_inside, perfect_nest, with_body, wrap
 
 
 def _refuse(why: str) -> ConfigError:
@@ -92,17 +92,20 @@ class _HoldFragments(LoopRewriter):
         return _FactorFragments(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
 
     def _conditions_of(self, cond: Cond, held: Sequence[_FactorFragments], chain: Sequence[For]) -> list[Cond]:
-        """Return the condition of each factor's fragments: the parts of ``cond`` that depend only on the loops that
-        fill them.
+        """Return the condition of each factor's fragments. A part of ``cond`` is one of the first factor of which all
+        loops that it depends on fill the fragments, and of any other such factor that may lie outside its array.
         """
         parts: list[list[Cond]] = [[] for _ in held]
         around = {x.var for x in chain}
+        ranges = {**self.ranges, **{x.var: (0, int(x.hi) - 1) for x in chain}}
+        inside = [are_inside(h.value, ranges) for h in held]
         for part in parts_of(cond):
             asked = variables_of(part) & around
-            place = next((n for n, h in enumerate(held) if asked <= {x.var for x in h.loops}), None)
-            if place is None:
+            places = [n for n, h in enumerate(held) if asked <= {x.var for x in h.loops}]
+            if not places:
                 raise _refuse(f"no factor alone is absent unless {part}")
-            parts[place].append(part)
+            for n in (n for n in places if n == places[0] or not inside[n]):
+                parts[n].append(part)
         return [conj(x) for x in parts]
 
 

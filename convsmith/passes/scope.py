@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded, interval, upper_bound
+from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, Min, Var, as_index
+from convsmith.ir.index import Cond, Index, Min, Var, as_index, is_true
 from convsmith.ir.intern import nodes
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import EFFECTS, Alloc, Block, For, If, Kernel, Let, PointerLoad, Stmt
-from convsmith.ir.walk import loops_of, statements_of
+from convsmith.ir.value import Load, Value
+from convsmith.ir.walk import loops_of, statements_of, walk
 
 _EFFECTS = frozenset(EFFECTS)
 
@@ -145,6 +147,12 @@ def bounds_of(buffer: Buffer, index: Sequence[Index]) -> Iterator[Cond]:
     for i, size in zip(index, buffer.shape):
         yield i >= 0
         yield i < size
+
+
+def are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
+    """Return whether all loads of ``v`` are within their buffers, regardless of conditions."""
+    loads = (x for x in walk(v) if isinstance(x, Load))
+    return all(is_true(simplify(c, ranges)) for x in loads for c in bounds_of(x.buffer, x.index))
 
 
 class ScopedRewriter(Rewriter):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_true, parts_of
@@ -14,7 +13,7 @@ from convsmith.ir.walk import bound_in, variables_of, walk
 from convsmith.passes.accesses import reads_any
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import ScopedRewriter, bounds_of, with_body
+from convsmith.passes.scope import ScopedRewriter, are_inside, with_body
 
 
 class _Speculate(ScopedRewriter):
@@ -39,7 +38,7 @@ class _Speculate(ScopedRewriter):
             return s
         assert isinstance(s.value, Binary)
         term = s.value.b
-        if not isinstance(term, Select) or not _are_inside(term.yes, self.ranges):
+        if not isinstance(term, Select) or not are_inside(term.yes, self.ranges):
             return s
         unused = {simplify(c, self.ranges) for c in conds}
         cond = conj(c for c in parts_of(term.cond) if simplify(c, self.ranges) not in unused)
@@ -65,12 +64,6 @@ def _reads(s: Stmt, buffer: Buffer, conds: tuple[Cond, ...]) -> Iterator[tuple[t
         yield from _reads(s.body, buffer, conds)
     elif any(getattr(x, "buffer", None) is buffer for x in walk(s)):
         yield (), ()
-
-
-def _are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
-    """Return whether all loads of ``v`` are within their buffers, regardless of conditions."""
-    loads = (x for x in walk(v) if isinstance(x, Load))
-    return all(is_true(simplify(c, ranges)) for x in loads for c in bounds_of(x.buffer, x.index))
 
 
 @stages(*LOOPS)

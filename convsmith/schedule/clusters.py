@@ -7,6 +7,7 @@ operands may stay in shared memory for all tiles of a group, and whether teams o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from convsmith.arith.tensor_maps import part_axis
 from convsmith.diag.errors import ConfigError
@@ -61,16 +62,16 @@ def parts_flaw(nest: Nest, copies: Sequence[EngineCopy], engine: CopyEngine) -> 
     return None
 
 
-def resident_flaw(st: Statement, nest: Nest, config: Config, is_persistent: bool) -> ConfigError | None:
-    """Return the error if an operand of ``--resident=`` does not stay the same for all tiles of a group of ``nest``,
-    which computes several, in equally many steps, if it ``is_persistent``; otherwise None.
+def resident_flaw(st: Statement, nest: Nest, config: Config, residing: int) -> ConfigError | None:
+    """Return the error if an operand of ``--resident=`` does not stay the same for all tiles of a group of ``nest``;
+    otherwise None. ``residing`` groups compute several tiles each, in equally many steps, unless there are none.
     """
     names = config.staged("resident")
-    legal = [v.name for v in st.factors if not _is_moved(v, nest)]
-    if not names or (set(names) <= set(legal) and is_persistent and len(names) < len(st.factors)):
+    legal = [v.name for v in st.factors if residing and not residing % _turn(v, nest)]
+    if not names or (set(names) <= set(legal) and len(names) < len(st.factors)):
         return None
     why = f"tiles of a group read different elements; legal are {', '.join(legal) or 'none here'}"
-    if not is_persistent:
+    if not residing:
         why = "a group computes one tile, or tiles of different numbers of steps; legal is no operand"
     return ConfigError("resident", f"--resident={','.join(names)}: {why}")
 
@@ -89,7 +90,10 @@ def teams_flaw(st: Statement, config: Config, is_persistent: bool) -> ConfigErro
     return ConfigError("teams", f"--teams={config.teams}: {why}") if others or not is_persistent else None
 
 
-def _is_moved(view: View, nest: Nest) -> bool:
-    """Return whether the tiles of a group read different elements of ``view``."""
-    read = {v.name for x in view.coords for v in variables_of(x)}
-    return any(x.extent > 1 and x.level != "cluster" and not read.isdisjoint(x.dims) for x in nest.grid)
+def _turn(view: View, nest: Nest) -> int:
+    """Return the number of successive tiles after which tiles read the same elements of ``view`` again: a group that
+    computes every tile of a multiple of it reads no others.
+    """
+    read, grid = {v.name for x in view.coords for v in variables_of(x)}, [x for x in nest.grid if x.level != "cluster"]
+    moved = [n for n, x in enumerate(grid) if x.extent > 1 and not read.isdisjoint(x.dims)]
+    return prod(x.extent for x in grid[moved[0] :]) if moved else 1

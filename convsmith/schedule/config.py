@@ -29,7 +29,7 @@ MAX_STATEMENTS = 128
 THEN = " / "
 """Text between the configs of two statements."""
 Level = Literal[
-    "register", "k_step", "cache", "first_last_tile", "split", "diagonal", "group", "l2", "cluster", "vectors",
+    "register", "k_step", "cache", "first_last_tile", "split", "diagonal", "zeros", "group", "l2", "cluster", "vectors",
     "winograd", "block",
 ]  # fmt: skip
 """The levels of tiles."""

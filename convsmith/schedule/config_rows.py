@@ -224,6 +224,12 @@ def _check_diagonal(config: Config, value: Sizes) -> None:
         raise ConfigError("diagonal", f"--diagonal={sizes_text(value)}: expected one loop over groups")
 
 
+def _check_zeros(config: Config, value: Sizes) -> None:
+    loops = [name for name, _ in value]
+    if len({*loops}) < len(loops):
+        raise ConfigError("zeros", f"--zeros={sizes_text(value)}: expected different loops")
+
+
 def _check_group(config: Config, value: Sizes) -> None:
     for name, size in value:
         if size < 1 or size % config.size(name):
@@ -372,6 +378,8 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("diagonal", example="g:16", doc="""loop over groups of a convolution -> groups side by side in one product,
         whose packed weights have zeros beside the diagonal of their matrix; the channels of these groups are columns
         and terms of the product""", machines="groups", check=_check_diagonal),
+    _level("zeros", example="kw:8,ic:4", doc="""reduction loops -> terms; packed weights have zeros beyond those of the
+        loop, so that they are copied as whole vectors""", machines="groups", check=_check_zeros),
     _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
         columns of the product, in a loop of their own (`rw` of `ow` or `iw`); under `--realise=hardware` also where
         taps are dilated or one""", holds=(_LOOP,), machines="vectors"),

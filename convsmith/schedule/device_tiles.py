@@ -42,7 +42,7 @@ class TileSpace(NamedTuple):
 _COPIES = (("async", 3), ("async", 2), ("wait", 2), ("wait", 1), ("async", 4))
 BY_THREADS = TileSpace(own=(1, 2, 4, 7, 8), across=(1, 2, 4, 7, 8, 14, 16, 28, 32, 64), copies=(*_COPIES, ("async", 1)))
 """Tiles of threads that multiply numbers one by one."""
-BY_WARPS = TileSpace(own=(1, 2, 4, 8), across=(1, 2, 4), copies=_COPIES)
+BY_WARPS = TileSpace(own=(1, 2, 4, 8), across=(1, 2, 4), copies=(*_COPIES, ("async", 1)))
 """Tiles of warps that multiply fragments."""
 BY_ENGINE = TileSpace(
     own=(1, 2, 3, 4), across=(1, 2, 4), copies=tuple(("wait", n) for n in (1, 2, 3, 4, 6, 8)), dense=True

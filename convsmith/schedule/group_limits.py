@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, gcd, prod
+from math import ceil, gcd, inf, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.dialect import SplitBarrierCalls
@@ -284,6 +284,41 @@ def _vector_width(st: Statement, view: View, loops: Loops, config: Config, acces
             parts.append(n * tiles[atom])
     parts += [x.layout[1] for x in config.stagings if x.operand == view.name and x.layout is not None]
     return gcd(*parts)
+
+
+def copied_nest(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> list[int]:
+    """Return the iterations of the loops over the copy of a view, outermost first, in each of which a thread copies
+    elements at once; loops of one iteration are left out.
+    """
+    shape, width = copy_shape(st, view, loops, config), copy_width(st, view, loops, config, nest, access)
+    if width > 1 and (word := word_of(st, view, loops, config, nest)) is not None:
+        shape[word[0]] //= word[1]
+    extents = [shape[d] for d in as_in_memory(view) if shape[d] > 1] or [1]
+    return [*extents[:-1], -(-extents[-1] // width)]
+
+
+def are_asynchronous(
+    st: Statement, view: View, loops: Loops, config: Config, nest: Nest, device: Device
+) -> bool:  # fmt: skip
+    """Return whether threads only start the copies of a view, and compute meanwhile."""
+    width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
+    is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
+    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in device.copy_sizes
+
+
+def copies_in_parts(
+    st: Statement, view: View, loops: Loops, config: Config, nest: Nest, device: Device
+) -> bool:  # fmt: skip
+    """Return whether threads may copy a view in parts of its nest: by asynchronous copies, of which the places are most
+    of the work, and in tiles of one step. Where there are several steps, places are computed before all of them.
+    """
+    return prod(x.extent for x in nest.steps) == 1 and are_asynchronous(st, view, loops, config, nest, device)
+
+
+def as_in_memory(view: View) -> list[int]:
+    """Return the dims of a view in memory order."""
+    nearest = {b.dim: b.stride for b in view.layout.blocks if b.size > 1}
+    return sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, inf), d))
 
 
 def copied_run(st: Statement, view: View, loops: Loops, config: Config) -> int:

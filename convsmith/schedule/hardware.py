@@ -375,7 +375,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     if isinstance(residing, ConfigError):
         return residing
     uneven = _uneven_phases(st, config, nest)
-    if (flaw := resident_flaw(found.st, nest, config, bool(residing) and not uneven)) is not None:
+    if (flaw := resident_flaw(found.st, nest, config, 0 if uneven else residing)) is not None:
         return flaw
     if (flaw := teams_flaw(found.st, config, bool(residing))) is not None:
         return flaw

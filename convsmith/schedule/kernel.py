@@ -10,7 +10,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
-from convsmith.schedule.config import Config
+from convsmith.schedule.config import Config, Level
 from convsmith.schedule.dynamic import serves_unpadded
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_limits import check_groups, check_names, check_parts
@@ -197,15 +197,18 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    for loop, count in config.tiles_at("diagonal"):
-        if problem.accuracy == "strict" and problem.acc != "s32":
-            raise ConfigError(
-                "accuracy", f"--diagonal={loop}:{count}: an infinity or a NaN of the source would spoil the groups "
-                "beside its own, which --accuracy=strict rules out; legal with it is relaxed",
-            )  # fmt: skip
-        if st.b.name not in config.staged("pack"):
-            raise ConfigError(
-                "diagonal", f"--diagonal={loop}:{count}: zeros beside the diagonal are packed; legal with "
-                f"--pack={st.b.name}",
-            )  # fmt: skip
+    stored: tuple[tuple[Level, str], ...] = (
+        ("diagonal", "the groups beside its own"), ("zeros", "results beside its own")
+    )  # fmt: skip
+    for word, spoilt in stored:
+        for loop, count in config.tiles_at(word):
+            if problem.accuracy == "strict" and problem.acc != "s32":
+                raise ConfigError(
+                    "accuracy", f"--{word}={loop}:{count}: an infinity or a NaN of the source would spoil {spoilt}, "
+                    "which --accuracy=strict rules out; legal with it is relaxed",
+                )  # fmt: skip
+            if st.b.name not in config.staged("pack"):
+                raise ConfigError(
+                    word, f"--{word}={loop}:{count}: zeros of weights are packed; legal with --pack={st.b.name}"
+                )
     return in_parts(side_by_side(st, config), config, machine)

@@ -18,6 +18,7 @@ from convsmith.statement.diagonal import diagonal
 from convsmith.statement.parts import split_chain, split_reduction, splits_on_devices
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
+from convsmith.statement.zero_terms import with_zero_terms
 
 LEVELS = ("class", "grid", "cluster", "group", "warp", "thread", "cache", "register", "instruction", "lane", "copy")
 """Levels of tiles of CPUs and of devices, outermost first. A loop of a level steps through a tile of that level; a loop
@@ -156,10 +157,12 @@ def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
 
 
 def side_by_side(st: Statement, config: Config) -> Statement:
-    """Return ``st`` with the groups side by side that ``config`` names; ConfigError if they cannot be."""
+    """Return ``st`` with the groups side by side and the further terms that ``config`` names; ConfigError if it has no
+    such groups or terms.
+    """
     for loop, count in config.tiles_at("diagonal"):
         st = diagonal(st, loop, count)
-    return st
+    return with_zero_terms(st, config.tiles_at("zeros"))
 
 
 def in_parts(st: Statement, config: Config, machine: Machine) -> Statement:

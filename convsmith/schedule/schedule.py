@@ -301,14 +301,16 @@ class Schedule:
 
     def distribute_copy(
         self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int,
-        rows: tuple[Loop, int] | None = None,
+        rows: tuple[Loop, int] | None = None, in_parts: bool = False,
     ) -> Copy:  # fmt: skip
         """Distribute the copy over all ``threads`` of a group, over which the loop ``thread`` runs, in rounds in the
         order of ``loops``; each thread copies ``width`` contiguous elements of as many adjacent ``rows`` of a loop, or
-        of one, in the loop ``lane`` of the copy.
+        of one, in the loop ``lane`` of the copy. A round is a part of the nest if it may be ``in_parts`` and this saves
+        divisions.
         """
-        across = () if rows is None else (rows,)
-        self.run(distribute_copy, copy, threads, thread, tuple(loops), width, *across)
+        across = ("", 1) if rows is None else rows
+        options = () if rows is None and not in_parts else (across, in_parts) if in_parts else (across,)
+        self.run(distribute_copy, copy, threads, thread, tuple(loops), width, *options)
         lane = self._over(copy.name, ".v")._replace(extent=width * (1 if rows is None else rows[1]))
         return Copy(copy.name, (self._over(copy.name, ".e"),), lane)
 

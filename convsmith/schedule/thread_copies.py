@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 
 from convsmith.ir.index import is_false
 from convsmith.passes.box_copy import BoxCopy
@@ -17,12 +16,12 @@ from convsmith.passes.speculate import speculate
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_layout, innermost
 from convsmith.schedule.grid import fuse_grid
-from convsmith.schedule.group_limits import copy_width, loaded_vector, word_of
+from convsmith.schedule.group_limits import as_in_memory, copies_in_parts, copy_width, loaded_vector, word_of
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.statement.statement import Statement, View
+from convsmith.statement.statement import Statement
 
 ROUNDS = "r"
 """Name of the loop over rounds, each of which uses every slot of the copies once."""
@@ -48,10 +47,11 @@ def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | 
             s.run(set_layout, copies[view.name], layout)
     for view in views:
         copy, width = copies[view.name], copy_width(st, view, loops, config, nest, device.access)
-        in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))
+        in_memory = tuple(copy.loops[d] for d in as_in_memory(view))
         word = word_of(st, view, loops, config, nest) if width > 1 else None
         rows = None if word is None else (copy.loops[word[0]], word[1])
-        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width, rows)
+        in_parts = copies_in_parts(st, view, loops, config, nest, device)
+        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width, rows, in_parts)
     return place, copies
 
 
@@ -103,9 +103,3 @@ def _reads_slack(st: Statement, config: Config) -> bool:
     """Return whether a step of the reduction may read the padding of blocked layouts, whose contents are undefined."""
     uneven = any(d.size % config.group_size(d.name) or d.name in st.residues for d in st.of("k"))
     return uneven and any(v.layout.padded_shape != v.layout.shape for v in st.factors)
-
-
-def _as_in_memory(view: View) -> list[int]:
-    """Return the dims of a view in memory order."""
-    nearest = {b.dim: b.stride for b in view.layout.blocks if b.size > 1}
-    return sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, inf), d))

@@ -22,8 +22,9 @@ from convsmith.statement.diagonal import diagonal, grouped_channels
 from convsmith.statement.offsets import summed
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
+from convsmith.statement.zero_terms import with_zero_terms
 from convsmith.tune.device_features import kernel_features
-from convsmith.tune.device_fragments import DeviceChoice, fragment_choices
+from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, stored_zeros
 from convsmith.tune.device_parts import MAX_SLOTTED, engine_cycles, ranked_tiles, shared_by_groups
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
@@ -124,7 +125,7 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     """
     assert machine.device is not None
     found = grouped_channels(st)
-    if found is None or (problem.accuracy == "strict" and problem.acc != "s32"):
+    if found is None or _is_strict(problem):
         return
     group, _, terms = found
     if terms.size < MIN_TERMS:
@@ -134,6 +135,11 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     for count in range(2, min(group.size, MAX_SIDE_BY_SIDE) + 1):
         if not group.size % count and nbytes * count in rows:
             yield group.name, count
+
+
+def _is_strict(problem: Problem) -> bool:
+    """Return whether an infinity or a NaN of the source may spoil no result but those whose taps read it."""
+    return problem.accuracy == "strict" and problem.acc != "s32"
 
 
 def _best_by_engine(
@@ -171,6 +177,9 @@ def _every(
         for loop, count in _groups_together(problem, st, machine):
             for x in _with_packed(diagonal(st, loop, count), machine, rounds):
                 yield x._replace(config=x.config.changed(diagonal=((loop, count),)))
+        for zeros in stored_zeros(st, machine, columns, rounds) if not _is_strict(problem) else ():
+            for x in _with_packed(with_zero_terms(st, zeros), machine, rounds):
+                yield x._replace(config=x.config.changed(zeros=zeros))
     packs = packs and sums is None and _has_neighbouring_taps(st)
     if sums is not None:
         yield from thread_choices(sums, machine)

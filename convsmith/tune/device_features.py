@@ -11,23 +11,31 @@ from collections.abc import Mapping
 from math import ceil, inf, prod
 from typing import NamedTuple
 
-from convsmith.ir.index import is_true
+from convsmith.ir.index import is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import CopyEngine
+from convsmith.passes.distribute_copy import turns_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import registers_together
 from convsmith.schedule.group_fragments import registers_of
-from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
+from convsmith.schedule.group_limits import (
+    are_asynchronous,
+    copied_nest,
+    copied_run,
+    copies_in_parts,
+    copy_width,
+    loaded_vector,
+)  # fmt: skip
 from convsmith.schedule.hardware import engine_of, is_mn_major
 from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
-from convsmith.tune.features import Features, Section
+from convsmith.tune.features import Events, Features, Section
 
 __all__ = [
     "Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "parts_features", "residing",
@@ -44,17 +52,22 @@ def kernel_features(
     times = device.units.turns(prod(x.extent for x in nest.grid))
     steps, terms = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms)
     accesses = _accesses(st, loops, config, nest, device, shared)
-    alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
+    alone = {v.name for v in st.factors if are_asynchronous(st, v, loops, config, nest, device)}
     ahead = set() if config.buffers == 1 else {*shared} if config.copies == "wait" else alone
+    filling = {v.name: _turns(st, v, loops, config, nest, device) for v in st.factors if v.name in shared}
     # Asynchronous copies need no registers on the way: all rounds of a step are requested at once.
-    rounds = sum(ceil(n / nest.size) for name, n in accesses.items() if name not in ahead and name not in alone)
+    rounds = sum(count for name, (_, count) in filling.items() if name not in ahead and name not in alone)
     waits = 0 if shared and ahead >= {*shared} else times * steps  # for elements that no step has requested ahead
     if nest.warp is not None:
         row, size = nest.warp.row, dtype(st.a.factor).bits / 8
         rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
         warps, barriers = prod(x.extent for x in nest.threads), 2 if config.buffers == 1 else 1
         copied = sum(n for name, n in accesses.items() if name in alone) * device.access
-        issued = sum(n for name, n in accesses.items() if name not in alone)
+        issued = [
+            (event, count * n * nest.size)
+            for name, (events, n) in filling.items() if name not in alone or steps == 1
+            for event, count in events
+        ]  # fmt: skip
         held, *others = registers_of(row, *nest.warp.fragments)
         registers = ceil(held + (3 if config.load_ahead else 2) * sum(others)) + device.costs.addresses
         waited = (1 if config.load_ahead else steps) * bool(device.costs.warp_load)
@@ -70,7 +83,7 @@ def kernel_features(
             behind_barriers(
                 times * nest.warp_size * waited, residing, (rows + columns) * row.terms * size * warps
             ),
-            Section(times * steps, (("copies", (("shared_copy", issued),)),)),
+            Section(times * steps, (("copies", tuple(issued)),)),
             arrivals(waits, residing, nbytes // config.buffers, rounds),
         )  # fmt: skip
     sums, counted = prod(x.extent for x in nest.accumulators), [0.0, 0.0, 0.0]
@@ -82,14 +95,16 @@ def kernel_features(
         loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent, device.access)
         counted = [n + turns * x for n, x in zip(counted, loads)]
     rows_of = {v.name: max(device.costs.sector / copied_run(st, v, loops, config), 1) for v in st.factors}
-    copied = sum(ceil(n / nest.size) * rows_of[name] for name, n in accesses.items())
+    filled = tuple(
+        (event, count * n * rows_of[name]) for name, (events, n) in filling.items() for event, count in events
+    )
     tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
     memory = "shared" if config.staged("shared") else "global"
     along = dict(config.tiles_at("vectors")).get(config.lane, 1)
     lanes = max(device.warps, default=device.costs.filled)
     threads = -(-nest.size // lanes) * lanes
     step = thread_features(
-        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), copied, memory == "shared"
+        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), filled, memory == "shared"
     )
     stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
     residing = min(device.units.residing(threads, nbytes, device.costs.registers_of(sums)).values())
@@ -108,13 +123,15 @@ def _accesses(
     return found
 
 
-def _are_asynchronous(
+def _turns(
     st: Statement, view: View, loops: Loops, config: Config, nest: Nest, device: Device
-) -> bool:  # fmt: skip
-    """Return whether threads only start the copies of a view, and compute meanwhile."""
-    width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
-    is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
-    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in device.copy_sizes
+) -> tuple[Events, int]:  # fmt: skip
+    """Return the events of an access by which each thread copies an operand for a step, and the number of accesses."""
+    extents = copied_nest(st, view, loops, config, nest, device.access)
+    turns, part = turns_of(extents, nest.size)
+    if part is None or not copies_in_parts(st, view, loops, config, nest, device):
+        return (("shared_copy", 1.0),), -(-prod(extents) // nest.size)
+    return (("placed_copy", 1.0), ("test", len(parts_of(view.mask)))), turns
 
 
 def behind_barriers(times: float, residing: int, nbytes: float) -> Section:
@@ -168,16 +185,16 @@ def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: in
 
 
 def thread_features(
-    times: float, products: float, tests: float, memory: str, loads: Loads, copied: float, waits: bool
+    times: float, products: float, tests: float, memory: str, loads: Loads, copied: Events, waits: bool
 ) -> Features:
     """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads``
-    from ``memory``, shared or global, the runs of elements ``copied`` to shared memory, and the barriers if a step
-    ``waits`` for copies.
+    from ``memory``, shared or global, the runs of elements ``copied`` to shared memory by price, and the barriers if a
+    step ``waits`` for copies.
     """
     read = ((f"{memory}_element", loads.elements), (f"{memory}_vector", loads.vectors))
     step = (
         ("products", (("thread_product", products),)), ("tests", (("test", tests),)), ("loads", read),
-        ("conversions", (("conversion", loads.converted),)), ("copies", (("shared_copy", copied),)),
+        ("conversions", (("conversion", loads.converted),)), ("copies", copied),
         ("barriers", (("step_barriers", waits),)),
     )  # fmt: skip
     return tuple(Section(times, (cause,)) for cause in step)

@@ -23,6 +23,7 @@ from convsmith.schedule.nest import Nest
 from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
+from convsmith.statement.zero_terms import takes_zero_terms
 from convsmith.tune.device_features import by_messages, kernel_features, warp_features
 from convsmith.tune.features import cycles
 
@@ -51,24 +52,55 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
 
     An instruction that rounds factors is taken if ``rounds`` permits it.
     """
+    found = _row_of(st, machine, lane, rounds)
+    if found is None:
+        return
+    row, most = found
+    for terms in _steps(st, row, most):
+        yield from _of_terms(st, machine, _plain(st, machine, lane), row, terms)
+
+
+def _plain(st: Statement, machine: Machine, lane: str) -> Config:
+    """Return the config of fragments before tiles are chosen."""
+    plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
+    return plain.changed(offsets="sums" if st.sums else "each")
+
+
+def _row_of(st: Statement, machine: Machine, lane: str, rounds: bool) -> tuple[Instruction, int] | None:
+    """Return the instruction that multiplies the fragments of ``st``, with the maximum number of terms of a step; None
+    if no instruction does.
+    """
     device = machine.device
     if device is None or not device.fragment_rate or len(st.factors) < 2 or st.shifted:
-        return
+        return None
     if is_false(st.a.mask):
-        return
-    plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
-    plain = plain.changed(offsets="sums" if st.sums else "each")
+        return None
+    plain = _plain(st, machine, lane)
     loops = loops_after_fusing(st, plain)
     has_terms = any(loops.extents[n] > 1 for n in loops.of("k"))
     if loops.kinds[lane] not in ("m", "n") or loops.extents[lane] == 1 or not has_terms:
-        return
+        return None
     rows = [row for row in lane_rows(st, loops, plain, machine) if rounds or not row.rounds]
     if not rows:
-        return
+        return None
     most = device.costs.warp_step * 8 // dtype(st.a.factor).bits
     row = max(rows, key=lambda row: (_terms(st, row, most).used * machine.fragment_rate(row), row.terms))
+    return row, most
+
+
+def stored_zeros(st: Statement, machine: Machine, lane: str, rounds: bool) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield the reduction loops, with their terms, that steps of a few channels of several taps run beyond their ends,
+    so that packed weights may have zeros there.
+    """
+    row_of = _row_of(st, machine, lane, rounds)
+    if row_of is None or not takes_zero_terms(st):
+        return
+    row, most = row_of
     for terms in _steps(st, row, most):
-        yield from _of_terms(st, machine, plain, row, terms)
+        sizes = {n: -(-st.extents[n] // size) * size for n, size in terms.sizes.items()}
+        beyond = tuple((n, size) for n, size in sizes.items() if size > st.extents[n])
+        if beyond and any(d.sort == "taps" and d.size > 1 for d in st.of("k") if d.name in terms.sizes):
+            yield beyond
 
 
 def _of_terms(
@@ -121,7 +153,9 @@ def _last_rows(st: Statement, config: Config) -> str:
 
 
 def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[DeviceChoice]:
-    """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
+    """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles. In one slot,
+    copies are asynchronous or not.
+    """
     device = machine.device
     assert device is not None
     known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.copy_sizes)
@@ -134,7 +168,8 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
         is_full = sum(aligned_bytes(needed).values()) > device.shared.bytes
         if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
-        for x in _ahead(whole, nest, machine):
+        hows = [h for h, n in BY_WARPS.copies if n == 1 and (h == "wait" or device.copy_sizes)] if slots == 1 else [how]
+        for x in (x for h in hows for x in _ahead(whole.changed(copies=h), nest, machine)):
             yield DeviceChoice(cycles(kernel_features(st, loops, x, nest, machine, needed), machine), x)
         return
 

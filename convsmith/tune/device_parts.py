@@ -86,18 +86,22 @@ def _pairs(tiles: Sequence[EngineTile], machine: Machine) -> Iterator[EngineTile
 
 
 def _resident(tiles: Sequence[EngineTile], st: Statement, machine: Machine) -> Iterator[EngineTile]:
-    """Yield the ``tiles`` whose columns are those of all tiles, so that their factors may stay in shared memory, with
-    each number of slots of the other factor that fits beside them.
+    """Yield the ``tiles`` whose columns are those of all tiles of a group, so that their factors may stay in shared
+    memory, with each number of slots of the other factor that fits beside them. Tiles of other columns, and of other
+    groups of the convolution, are neighbours, and divide the units.
     """
     assert machine.device is not None
     engine, most, nbytes = engine_of(machine), machine.device.shared.bytes, dtype(st.b.dtype).bytes
     for x in tiles:
-        if x.around[1] > 1 or x.groups > x.around[0] or x.parts > 1 or x.longest or x.steps % 1:
+        beside = x.groups // x.around[0]
+        if machine.device.units.count % beside or x.parts > 1 or x.longest or x.steps % 1:
             continue
         held = int(x.steps) * x.tile[1] * x.terms * nbytes + engine.reserved
+        (rows, _), *_ = x.config.tiles_at("group")
+        order = (rows, *(d.name for d in st.of("batch")), x.config.lane) if beside > 1 else x.config.order
         for slots in engine.slots:
             if held + slots * x.tile[0] * x.terms * nbytes <= most:
-                yield x._replace(config=x.config.changed(buffers=slots, resident=(st.b.name,)))
+                yield x._replace(config=x.config.changed(buffers=slots, resident=(st.b.name,), order=order))
 
 
 def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:

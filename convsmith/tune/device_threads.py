@@ -160,14 +160,14 @@ class _TileCycles:
 
     def _of_product(self, own: _Tile) -> float:
         """Return the cycles of each product of a thread, with its loads."""
-        return cycles(thread_features(1, 1, 0, "shared", self._loaded(own), 0, False), self.machine)
+        return cycles(thread_features(1, 1, 0, "shared", self._loaded(own), (), False), self.machine)
 
     def _of_step(self, group: _Tile, residing: int, rounds: int) -> float:
         """Return the cycles in which a group copies its factors in some ``rounds``, with the wait that ``residing``
         groups share.
         """
         copied, _ = self.copied(group)
-        step = thread_features(1, 0, 0, "shared", Loads(0, 0, 0), copied, False)
+        step = thread_features(1, 0, 0, "shared", Loads(0, 0, 0), (("shared_copy", copied),), False)
         return cycles((*step, arrivals(1, residing, int(copied * self.device.access), rounds)), self.machine)
 
     def _loaded(self, own: _Tile) -> Loads:

@@ -94,3 +94,29 @@ def test_an_unknown_instruction_is_named() -> None:
     text = ptx_of(REVERSE, 96).replace("bar.sync", "frobnicate.sync")
     with pytest.raises(PtxError, match=r"line \d+: frobnicate\.sync 0: the interpreter has no such instruction"):
         run(text, "k", 1, [np.zeros(96, np.int32), Blank(96, np.int32)])
+
+
+HALVES = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 a, .param .u64 c)
+{{
+	.reg .b16 %rs<3>;
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [a];
+	ld.param.u64 %rd2, [c];
+	ld.global.b16 %rs1, [%rd1];
+	mov.b32 %r1, {{%rs1, %rs2}};
+	{use};
+	st.global.b32 [%rd2], %r2;
+	ret;
+}}
+"""
+"""A word of which LLVM uses the lower half alone: no instruction writes the register of the upper half."""
+
+
+@pytest.mark.parametrize(("use", "is_exact"), [("shl.b32 %r2, %r1, 16", True), ("mov.b32 %r2, %r1", False)])
+def test_registers_that_no_instruction_writes_have_any_content(use: str, is_exact: bool) -> None:
+    _, c = run(HALVES.format(use=use), "k", 1, [np.array([7, 0], np.int16), Blank(1, np.int32)], 1)
+    assert c[0] == 7 << 16 if is_exact else c[0] != 7

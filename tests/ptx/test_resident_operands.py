@@ -41,6 +41,12 @@ KINDS = {
     "weights of rows": (f"{LAST} --dt=bf16 mb4ic64ih8oc16oh8kh1", forward() + " --resident=wei --cluster=mb_oh_ow:2"),
     "stored tiles": (f"{LAST} --dt=bf16 mb3ic64ih8oc16oh8kh1",
                      forward().replace("src,wei", "src,wei,dst") + " --resident=wei"),
+    "weights of columns": (f"{LAST} --dt=bf16 mb3ic64ih8oc32oh8kh3ph1",
+                           forward() + " --resident=wei --order=mb_oh_ow,oc"),
+    "weights of groups side by side": (
+        "--stag=axb --dtag=axb --dt=bf16 g8mb3ic32ih8oc32oh8kh3ph1",
+        forward(k=16) + " --pack=wei --diagonal=g:4 --resident=wei --order=mb_oh_ow,g,oc",
+    ),
 }  # fmt: skip
 
 
@@ -138,7 +144,17 @@ def test_groups_of_one_tile_and_threads_that_copy_are_refused() -> None:
         plan_for(parse_problem("mb1ic16iw16oc16ow16kw3pw1"), Config.parse(words), target("sm_80"))
 
 
-def test_the_default_of_64_channels_keeps_its_weights() -> None:
-    line = f"{LAST} --dt=bf16 mb32ic64ih56oc64oh56kh3ph1"
+@pytest.mark.parametrize(("order", "units"), [("oc,mb_oh_ow", 2), ("mb_oh_ow,oc", 3)])
+def test_columns_that_follow_each_other_in_a_group_do_not_stay(order: str, units: int) -> None:
+    words = f"--target={LEVEL} --pack= --realise=hardware {forward()} --resident=wei --order={order}"
+    with pytest.raises(ConfigError, match="tiles of a group read different elements"):
+        plan_for(parse_problem(f"{LAST} --dt=bf16 mb3ic64ih8oc32oh8kh1"), Config.parse(words), with_units(units))
+
+
+@pytest.mark.parametrize("line", [
+    f"{LAST} --dt=bf16 mb32ic64ih56oc64oh56kh3ph1",
+    "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",
+])  # fmt: skip
+def test_the_default_of_64_channels_keeps_its_weights(line: str) -> None:
     with interning():
         assert device_config(parse_problem(line).canonical(), target(LEVEL)).staged("resident") == ("wei",)

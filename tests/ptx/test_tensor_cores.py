@@ -178,3 +178,14 @@ def test_planted_faults_are_caught(kind: str) -> None:
             assert name.startswith(MAY_BE_SPARE), f"not caught: {name}"
     wanted = {"bar.sync"} if kind == "three-buffers" else {"bar.warp.sync"}
     assert seen >= {"cp.async.wait_group", "another part of a row", "another fragment", *wanted}
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("--dt=u8:s8:u8 mb1ic128ih4iw3oc24oh4ow3kh1kw1", "--lane=oc --register=oc:16,oh:4,ow:4 --reduce=kh,kw,ic "
+     "--split=ic:16 --instruction=mma_m16n8k32_u8_s8 --realise=mask --group=oc:32,oh:4,ow:4,ic:64"),
+    ("--dir=BWD_W --dt=f16 mb1ic16oc16ih5oh5kh1", "--lane=oc --register=oc:16,ic:16 --reduce=mb,oh,ow --shared=src "
+     "--instruction=mma_m16n8k16_f16 --realise=pad_copy --group=oc:16,ic:16,ow:8,oh:4 --pad=src:8"),
+], ids=["terms of a part", "pixels"])  # fmt: skip
+def test_factors_in_global_memory_are_read_within_their_ends(line: str, words: str) -> None:
+    """A step has more terms than are left. The other factor is zero there, but this one ends with the last term."""
+    check(line, words, "sm_80")

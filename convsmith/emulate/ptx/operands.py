@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import ml_dtypes
 import numpy as np
 
 from convsmith.diag.record import record
 from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED
-from convsmith.emulate.ptx.parser import Address, Argument, Group, Immediate, PtxError, PtxKernel, Register, Symbol
-from convsmith.emulate.ptx.warp import LANES, UNSIGNED, Warp
+from convsmith.emulate.ptx.parser import (
+    Address,
+    Argument,
+    Group,
+    Immediate,
+    PtxError,
+    PtxInstruction,
+    PtxKernel,
+    Register,
+    Symbol,
+)  # fmt: skip
+from convsmith.emulate.ptx.warp import LANES, UNSIGNED, UNWRITTEN, Warp
 
 Read = Callable[[Warp], np.ndarray]
 Write = Callable[[Warp, np.ndarray, np.ndarray], None]
@@ -45,11 +55,25 @@ TYPES: dict[str, PtxType] = {
 """Types by the last word of an opcode."""
 
 
+def _results(ins: PtxInstruction) -> Iterator[str]:
+    """Yield the registers that an instruction may write."""
+    yield ins.beside
+    first = ins.arguments[0] if ins.arguments else None
+    for x in first.items if isinstance(first, Group) else (first,):
+        if isinstance(x, Register):
+            yield x.name
+
+
 class Operands:
-    """Makes readers and writers for the operands of one kernel; `places` are the addresses of its variables."""
+    """Makes readers and writers for the operands of one kernel; `places` are the addresses of its variables.
+
+    A register that no instruction writes has any content: LLVM names such registers where only the other half of a word
+    is used.
+    """
 
     def __init__(self, kernel: PtxKernel, places: dict[str, tuple[str, int]]) -> None:
         self.kernel, self.places = kernel, places
+        self.written = {x for ins in kernel.code for x in _results(ins)}
 
     def read(self, argument: Argument, type_: PtxType) -> Read:
         """Return a function that gives the values of an operand in all lanes."""
@@ -80,6 +104,9 @@ class Operands:
         bits = self.kernel.registers.get(name)
         if bits is None:
             raise PtxError(f"register {name} is not declared")
+        if name not in self.written:
+            nothing = UNWRITTEN[0 if bits == 1 else bits // 8]
+            return lambda warp: nothing if bits == 1 else nothing.astype(UNSIGNED[type_.bytes]).view(type_.dtype)
         if bits == 1:
             return lambda warp: warp.registers[name]
         if bits == 8 * type_.bytes:
