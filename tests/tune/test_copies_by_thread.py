@@ -22,9 +22,9 @@ FIRST = "--dt=bf16 --stag=abx --dtag=abx"
     ("line", "threads", "tiles"),
     [
         ("mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {"oh": 9}),
-        ("--deconv mb1ic512ih64oc4oh64kh3ph1", 2, {"oh": 32}),
-        ("--deconv mb1ic512ih64oc4oh64kh3ph1", 4, {"oh": 16}),
-        ("--dir=BWD_D mb1ic4ih64oc512oh64kh3ph1", 2, {"ih": 32}),
+        ("--deconv mb1ic192ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {"oh": 9}),
+        ("mb1ic64ih56oc128oh28kh3sh2ph1", 4, {"oh": 7}),
+        ("--dir=BWD_D mb1ic192ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {"ih": 9}),
         ("mb8ic160ih17iw17oc160oh17ow17kh7kw1ph3pw0", 2, {"mb": 1}),
         ("mb3ic160ih17iw17oc160oh17ow17kh7kw1ph3pw0", 2, {"mb": 1, "oh": 9}),  # two images would be the largest part
         ("mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 1, {}),
