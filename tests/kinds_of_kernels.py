@@ -88,6 +88,10 @@ KINDS = {
         "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb mb2ic17ih4iw3oc18oh4ow3kh1kw1",
         "--lane=oc --register=ic:3,oc:4 --order=oc,ic --reduce=mb,oh,ow --cache=mb:1,oh:2 --pack= --fetch=src,diff_dst",
     ),
+    "rows-of-vectors-against-taps": (
+        "--deconv --stag=abx --dtag=abx g2mb1ic2ih4iw5oc2oh5ow7kh3kw3ph0pw0",
+        "--lane=ow --register=oc:1,oh:3,ow:4,kh:3 --order=mb,g,oh,ow,oc --reduce=kw,ic,kh --realise=pad_copy",
+    ),
     "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
         "mb1ic5ih5oc6oh5kh1ph0",

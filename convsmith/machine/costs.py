@@ -72,8 +72,8 @@ class Costs:
     """Cycles to store a lane of a vector whose lanes are scattered elements of a cache line."""
     scatter_far: float = 7.5
     """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
-    scatter_clash: float = 17
-    """Cycles to store to a cache line of a result whose lines evict each other from a set of the first-level cache."""
+    scatter_clash: float = 34
+    """Cycles to store to a cache line of a result that other ones have evicted from a set of the first-level cache."""
     page: int = 4096
     """Bytes of a page."""
     page_turn: float = 0

@@ -75,7 +75,6 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "between_cores_byte": 1 / costs.between_cores,
         "exposed_sum": costs.exposed * costs.multiply_add,
         "spilled": costs.spill * costs.multiply_add,
-        "scatter_clash": max(costs.scatter_far, costs.scatter_clash),
     }
     return prices if machine.device is None else prices | _of_device(machine, machine.device)
 

@@ -37,6 +37,7 @@ from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
+from convsmith.passes.reverse import reverse
 from convsmith.passes.scale import scale
 from convsmith.passes.share_guards import share_guards
 from convsmith.passes.share_registers import share_registers
@@ -247,6 +248,21 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
         s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
     if fetches_pixels(k.columns, k.config, k.machine) and k.columns.a.name in k.config.staged("fetch"):
         s.run(fetch_pixels, k.columns.a.name, nest.pixels[-1], stepping[-1])
+    if k.columns.a.name not in k.config.staged("stream"):  # prefetches follow the rows
+        for row, tap in rows_against_taps(k.columns, nest):
+            s.run(reverse, row, tap)
+
+
+def rows_against_taps(st: Statement, nest: Nest) -> list[tuple[Loop, Loop]]:
+    """Return the loops over the rows of a register tile, each with its loop over taps, where lanes are pixels and the
+    next tap is that of the row before, as in a deconvolution. LLVM's scheduler keeps what the next row reads in
+    registers if the rows run the other way.
+    """
+    steps, axes = view_steps(st.a), {d.name: d.axis for d in st.dims}
+    rows = nest.taps_of_rows and [x for x in nest.vectors if x.role == "m" and x.of != nest.lane.of]
+    taps = {axes[x.of]: x for x in nest.at("register", k=True) if axes.get(x.of)}
+    pairs = [(x, taps[axes[x.of]]) for x in rows if axes.get(x.of) in taps]
+    return [(x, tap) for x, tap in pairs if steps.get(Var(x.of), 0) * steps.get(Var(tap.of), 0) < 0]
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:

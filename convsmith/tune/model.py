@@ -172,17 +172,17 @@ class Model(SharedFacts):
             by_row = self.unit.file == target.vectors.name
             yield from fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
             for t in tiles:
-                yield Section(t.number, (("write-back", self.written(lane, tile, t.pixels, t.sums)),))
+                stores = ("scatter_clash", self.evicted_stores(lane, tile, t.pixels, t.sums))
+                yield Section(t.number, (("write-back", (*self.written(lane, tile, t.pixels, t.sums), stores)),))
             fragments = sum(-(-t.pixels // self.unit.rows) * t.vectors * t.number for t in tiles)
             if again > 0:
                 yield Section(again, (("sums between blocks", (("fragment_move_far", 2 * fragments),)),))
             yield Section(1, (("calls", (("fragment_configuration", 1),)),))
         else:
             yield from self.vector_sections(loops, config, tiles, steps, near)
-            if not near and (waits := lines_of_short_runs(self, loops, config, tiles)):
-                yield Section(1, (("far memory", waits),))
-            if not near and (waits := lines_of_short_rows(self, loops, config, tiles)):
-                yield Section(1, (("far memory", waits),))
+            for lines in (lines_of_short_runs, lines_of_short_rows):
+                if not near and (waits := lines(self, loops, config, tiles)):
+                    yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
                 yield Section(again, (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),))
         for events in packed(self, config, loops.kinds[lane] == "m"):
@@ -198,23 +198,32 @@ class Model(SharedFacts):
 
     def written(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> Events:
         """Return the events of writing ``vectors`` of results whose lanes are not adjacent, of tiles with ``most``
-        pixels.
-
-        A transposed tile that writes a part of each line finds the line evicted by the others if they share few sets.
+        pixels, beside the time of `evicted_stores`.
         """
-        apart, lanes = self.stride_of(lane), vectors * self.lanes
+        lanes = vectors * self.lanes
         if neighbours := self.transposed(lane, tile, most):
-            stores = lanes / neighbours
-            events = [("pack", stores * self.lanes)]
-            clash = self.scattering(apart * self.bytes, tile.get(lane, 1)) == "scatter_clash"
-            if clash and neighbours * self.bytes % self.target.l1.line:
-                events.append(("scatter_clash", stores))
-            return tuple(events)
-        if apart != 1:
-            return ((self.scattering(apart * self.bytes, tile.get(lane, 1)), lanes),)
+            return (("pack", lanes / neighbours * self.lanes),)
+        if (apart := self.stride_of(lane)) != 1:
+            return (("scatter" if apart * self.bytes < self.target.l1.line else "scatter_far", lanes),)
         if lane not in self.classes or lane == self.n:
             return ()
         return (("scatter", vectors * self._stores_of_class(lane)),)
+
+    def evicted_stores(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> float:
+        """Return the lines that stores of ``vectors`` of results, of tiles with ``most`` pixels, find evicted by those
+        of the tile's other lanes, because they share few sets. Whole lines are not read before they are written.
+
+        Memory takes the stores of a tile while the next one multiplies.
+        """
+        l1, size, lanes = self.target.l1, dtype(self.st.c.dtype).bytes, tile.get(lane, 1)
+        if (apart := self.stride_of(lane) * size) < l1.line:
+            return 0.0
+        kept = l1.way // gcd(apart, l1.way) * (l1.ways + self.target.costs.added_ways)
+        neighbours = self.transposed(lane, tile, most) or 1
+        run = neighbours * size * self.classes.get(self._neighbours[lane, *tile], 1)
+        if lanes <= kept or (run == neighbours * size and not run % l1.line):
+            return 0.0
+        return vectors * self.lanes / neighbours * max(run / l1.line, 1.0) * (1 - kept / lanes)
 
     def _stores_of_class(self, lane: str) -> int:
         """Return the stores of a vector of results of one residue class: masked ones of the vectors that they reach, or
@@ -341,6 +350,8 @@ class Model(SharedFacts):
                 causes.append(("latency", (("latency", 1),)))
             if evicted:
                 causes.append(("evictions", evicted))
+            if not along_k and steps and (stores := self.evicted_stores(lane, tile, m, held)):
+                causes.append(("evicted stores", (("scatter_clash", stores / steps),)))
             slow = tuple(slowed)
             yield Section(count * steps, tuple(causes), slow)
             if m > ADDRESSES and rows_cross_blocks(self, config):
@@ -370,14 +381,6 @@ class Model(SharedFacts):
     def _hidden(self) -> float:
         """Return the fraction of the registers that accumulators may use before write-back shows."""
         return self.target.costs.hidden if self.st.constant else self.target.costs.hidden_far
-
-    def scattering(self, apart: int, lanes: int) -> str:
-        """Return the event of storing one of ``lanes`` that are ``apart`` bytes from each other in the result."""
-        l1 = self.target.l1
-        if apart < l1.line:
-            return "scatter"
-        places = l1.way // gcd(apart, l1.way)  # sets that the lanes fall into
-        return "scatter_clash" if lanes > places * l1.ways else "scatter_far"
 
     def row_read(self, lane: str, passing: int) -> tuple[str, float]:
         """Return the event of loading a vector of pixels of a row, of which ``passing`` bytes are read between two
