@@ -20,6 +20,7 @@ from convsmith.machine.registry import host_targets, target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.verification import verify_kernel
+from convsmith.passes.manager import run_steps
 from convsmith.passes.stream import stream
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
@@ -125,7 +126,9 @@ def test_loads_that_pack_a_block_prefetch_the_callers_array() -> None:
     def prefetched(names: tuple[str, ...]) -> tuple[set[str], int]:
         config = Config.parse(NEAR).changed(stream=names)
         with interning():
-            text = lower(plan(parse_problem(GRADIENT), config, target("avx512_bf16"))).text
+            made = plan(parse_problem(GRADIENT), config, target("avx512_bf16"))
+            text = lower(made).text
+            assert tuple(run_steps(made.naive(), made.pipeline).streamed) == names
         addresses = re.findall(r"@llvm\.prefetch\.p0\(ptr (%\S+),", text)
         distances = [d for x in set(addresses) for d in re.findall(rf"{x} = getelementptr i8, .*, i64 (\d+)\n", text)]
         return set(distances), len(addresses)
