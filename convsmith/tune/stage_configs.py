@@ -75,15 +75,15 @@ class StageConfigs:
         """Return the config of a stage that computes a few ``rows`` at a time: the default config of the stage alone if
         its register tiles have several rows that divide ``rows``, otherwise the default config of a problem of one row.
 
-        A ``near`` stage reads rows of a circular buffer; another one reads the whole source, and fetches the pixels of
-        the next tile as the stage alone would.
+        A ``near`` stage reads rows of a circular buffer and fetches none; another one reads the whole source, and
+        fetches the pixels of the next tile as the stage alone would.
         """
         # Fragments read copies of windows of pixels.
         config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
         realise = config.realise if not near or config.realise in CIRCULAR_REALISATIONS else "peel"
         config = of_stage(config, "mb", "oh").changed(realise=realise, resident=())
         if near:
-            return config
+            return config.changed(fetch=())
         st = scheduled(problem, config, self.machine)
         ahead = fetching(st, config, self.machine).staged("fetch")
         return config.changed(fetch=tuple(n for n in ahead if n == st.a.name))

@@ -62,3 +62,9 @@ def test_a_fused_stage_fetches_the_pixels_that_it_reads_from_memory() -> None:
     one, two = stages.problems
     assert first.by_rows(one, False).staged("fetch") == ("src",)
     assert not first.by_rows(two, True).staged("fetch") and not second.by_rows(one, False).staged("fetch")
+
+
+def test_a_stage_that_reads_rows_of_another_one_fetches_none() -> None:
+    window = parse_problem(f"{LAST} g144mb1ic144ih129oc144kh3ph1").canonical()
+    machine = replace(LEVEL, costs=replace(LEVEL.costs, fetched_pixels=2 << 20))
+    assert not StageConfigs(machine).by_rows(window, True, 3).staged("fetch")
