@@ -70,8 +70,8 @@ def _renamed(body: Any, proto: Any, fresh: Callable[[str], str]) -> Sequence[Any
                     copy.attribute.append(given[a.ref_attr_name])
                     copy.attribute[-1].name = a.name
             for a in copy.attribute:
-                if a.HasField("g"):  # a branch, which reads the values around it
-                    inner = dict(names)
+                if a.HasField("g"):  # a branch, which reads the values around it, or a loop with inputs of its own
+                    inner = {**names, **{x.name: x.name for x in (*a.g.input, *a.g.initializer)}}
                     a.g.ClearField("node")
                     a.g.node.extend(named(_branch_of(node, a.name).node, inner))
                     for value in a.g.output:
