@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.printable import printable
 from convsmith.runtime.arrays import Array
 
-__all__ = ["Connections", "array_of", "check_node", "check_shape", "check_texts", "element_type"]
+__all__ = ["Connections", "array_of", "check_model", "check_node", "check_shape", "element_type"]
 
 _LARGEST = 2**60
 """Elements that an array cannot have: sizes in bytes and index arithmetic stay below 2**63."""
@@ -95,6 +95,19 @@ def check_node(model: str, name: str, node: Any, inputs: Connections) -> None:
 def _shape_text(shape: Sequence[int]) -> str:
     """Return a shape as messages show it."""
     return " x ".join(map(str, shape)) or "()"
+
+
+def check_model(model: str, proto: Any, newest: int) -> None:
+    """Check what ``model`` states as a whole. UsageError if a text is not UTF-8 or there are no nodes; UnsupportedError
+    if its operators are of a version that the package `onnx`, which knows those up to ``newest``, does not define.
+    """
+    check_texts(model, proto)
+    if not proto.graph.node:
+        raise UsageError(f"{model}: is no ONNX model, or one without nodes", code="bad-file")
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+            words = f"version {entry.version} of ONNX's operators; the installed package onnx defines 1 to {newest}"
+            raise UnsupportedError(f"{model}: its nodes have {words}", code="opset")
 
 
 def check_texts(model: str, message: Any) -> None:

@@ -21,7 +21,7 @@ from convsmith.diag.forking import cached_property, import_lock
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
-from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, check_texts, element_type
+from convsmith.onnx.checks import Connections, array_of, check_model, check_node, check_shape, element_type
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
@@ -117,10 +117,7 @@ class OnnxModel:
     def __init__(self, proto: Any, name: str, shapes: Shapes | None = None) -> None:
         self.name = name
         onnx = _onnx(name)
-        check_texts(name, proto)
-        if not proto.graph.node:
-            raise UsageError(f"{name}: is no ONNX model, or one without nodes", code="bad-file")
-        _require_known_operators(name, proto, onnx.defs.onnx_opset_version())
+        check_model(name, proto, onnx.defs.onnx_opset_version())
         try:
             if proto.functions:
                 proto = onnx.inliner.inline_local_functions(proto)
@@ -314,16 +311,6 @@ def _with_shapes(proto: Any, onnx: Any) -> Any:
     for n, data in held.items():
         found.graph.initializer[n].raw_data = data
     return found
-
-
-def _require_known_operators(name: str, proto: Any, newest: int) -> None:
-    """UnsupportedError if a model states its operators by a version that the package `onnx`, which knows those up to
-    `newest`, does not define.
-    """
-    for entry in proto.opset_import:
-        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
-            words = f"version {entry.version} of ONNX's operators; the installed package onnx defines 1 to {newest}"
-            raise UnsupportedError(f"{name}: its nodes have {words}", code="opset")
 
 
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:

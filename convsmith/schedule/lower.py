@@ -67,6 +67,7 @@ from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.product_shape import fragment_rows
 from convsmith.schedule.read import Reads, has_masks
+from convsmith.schedule.rows_against_taps import rows_against_taps
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposed_along
 from convsmith.statement.statement import Statement, steps_evenly, view_steps
@@ -251,18 +252,6 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     if k.columns.a.name not in k.config.staged("stream"):  # prefetches follow the rows
         for row, tap in rows_against_taps(k.columns, nest):
             s.run(reverse, row, tap)
-
-
-def rows_against_taps(st: Statement, nest: Nest) -> list[tuple[Loop, Loop]]:
-    """Return the loops over the rows of a register tile, each with its loop over taps, where lanes are pixels and the
-    next tap is that of the row before, as in a deconvolution. LLVM's scheduler keeps what the next row reads in
-    registers if the rows run the other way.
-    """
-    steps, axes = view_steps(st.a), {d.name: d.axis for d in st.dims}
-    rows = nest.taps_of_rows and [x for x in nest.vectors if x.role == "m" and x.of != nest.lane.of]
-    taps = {axes[x.of]: x for x in nest.at("register", k=True) if axes.get(x.of)}
-    pairs = [(x, taps[axes[x.of]]) for x in rows if axes.get(x.of) in taps]
-    return [(x, tap) for x, tap in pairs if steps.get(Var(x.of), 0) * steps.get(Var(tap.of), 0) < 0]
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:

@@ -211,9 +211,8 @@ class Model(SharedFacts):
 
     def evicted_stores(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> float:
         """Return the lines that stores of ``vectors`` of results, of tiles with ``most`` pixels, find evicted by those
-        of the tile's other lanes, because they share few sets. Whole lines are not read before they are written.
-
-        Memory takes the stores of a tile while the next one multiplies.
+        of the tile's other lanes, because they share few sets. Whole lines are not read before they are written. Memory
+        takes the stores of a tile while the next one multiplies.
         """
         l1, size, lanes = self.target.l1, dtype(self.st.c.dtype).bytes, tile.get(lane, 1)
         if (apart := self.stride_of(lane) * size) < l1.line:
