@@ -24,6 +24,9 @@ from convsmith.passes.border_places import name_places
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import allocate, require_no_effects
 
+SHORT = 8
+"""Maximum number of statements that take no longer than the call of a function."""
+
 
 class _Abstract(Rewriter):
     """Replaces free variables of a statement by parameters; the buffers in ``own`` belong to the statement.
@@ -179,11 +182,18 @@ def _fields(s: Stmt) -> tuple[Any, ...]:
     return type(s), *(_fields(x) if isinstance(x, Stmt) else x for x in values)
 
 
+def _is_short(s: Stmt) -> bool:
+    """Return whether ``s`` has no loop, and so few statements that a call of a function takes as long."""
+    within = [*statements_of(s)]
+    return len(within) <= SHORT and not any(isinstance(x, For) for x in within)
+
+
 @stages(*FLATTENED, ensures=TENSORISED)
 def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
 
-    With ``loops``, outline only these loops; with ``repeated``, only statements that share a function with another one.
+    With ``loops``, outline only these loops; with ``repeated``, only statements that share a function with another one,
+    and take longer than its call.
 
     Statements in a scalable loop stay in it, because the loop determines where its last vectors end.
 
@@ -218,11 +228,12 @@ def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False)
         if len(of_places.functions) < len(o.functions):
             o, body = of_places, within
     if repeated:
-        single = frozenset(found[0] for found in o.sources.values() if len(found) == 1)
-        if len(single) == len(o.functions):
+        of_functions = o.sources.values()
+        left = frozenset(x for found in of_functions for x in found if len(found) == 1 or _is_short(x))
+        if all(found[0] in left for found in of_functions):
             return kernel
-        if single:
-            o = _Outline(frozenset(loops), single)
+        if left:
+            o = _Outline(frozenset(loops), left)
             body = o.stmt(kernel.body)
     if body is kernel.body:
         return kernel

@@ -48,21 +48,28 @@ def test_tiles_become_functions_after_loops():
 REPEATED = """kernel k(a: f32[12], dst: f32[12])
   for b in 0 .. 2:
     alloc x: f32[] @register:
-      alloc y: f32[] @register:
-        x[] = a[b]
-        y[] = x[] + 1.0
-        dst[b] = y[]
+      for i in 0 .. 2:
+        x[] = a[b * 2 + i]
+        dst[b * 2 + i] = x[] + 1.0
   for b in 0 .. 3:
     alloc x: f32[] @register:
-      alloc y: f32[] @register:
-        x[] = a[b + 2]
-        y[] = x[] + 1.0
-        dst[b + 2] = y[]
+      for i in 0 .. 2:
+        x[] = a[b * 2 + i + 4]
+        dst[b * 2 + i + 4] = x[] + 1.0
   alloc z: f32[] @register:
-    alloc y: f32[] @register:
-      z[] = a[5]
-      y[] = z[] + 2.0
-      dst[5] = y[]
+    for i in 0 .. 2:
+      z[] = a[i + 10]
+      dst[i + 10] = z[] + 2.0
+"""
+SHORT = """kernel k(a: f32[12], dst: f32[12])
+  for b in 0 .. 2:
+    alloc x: f32[] @register:
+      x[] = a[b]
+      dst[b] = x[] + 1.0
+  for b in 0 .. 3:
+    alloc x: f32[] @register:
+      x[] = a[b + 2]
+      dst[b + 2] = x[] + 1.0
 """
 
 
@@ -74,6 +81,12 @@ def test_only_repeated_tiles_become_functions():
     assert _results(outlined) == _results(kernel)
     alone = parse_kernel(KERNEL)
     assert outline(alone, repeated=True) is alone
+
+
+def test_repeated_tiles_stay_where_a_call_takes_as_long_as_they_do():
+    kernel = parse_kernel(SHORT)
+    assert outline(kernel, repeated=True) is kernel
+    assert len(outline(kernel).functions) == 1
 
 
 BORDERS = """kernel k(t: f32[3], a: f32[192], dst: f32[6])
