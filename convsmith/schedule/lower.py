@@ -200,11 +200,11 @@ def straight_code(
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
-    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent; its tiles have ``guards`` if rows
-    of their taps may be absent. Statements of a kernel with
-    ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
-    ``carries`` them; those of a CPU always do. Groups of the loops ``clusters`` share copies. Lanes take so many
-    ``registers``, and leave so many to threads that start copies, unless that is None. Several ``teams`` take turns.
+    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent; its tiles have ``guards`` if some
+    of their taps may be absent. Statements of a kernel with ``signals`` order the operands that a copy engine brings.
+    Loops of a thread of a device carry offsets if the kernel ``carries`` them; those of a CPU always do. Groups of the
+    loops ``clusters`` share copies. Lanes take so many ``registers``, and leave so many to threads that start copies,
+    unless that is None. Several ``teams`` take turns.
     """
     if machine.device is not None:
         s.run(name_indices)

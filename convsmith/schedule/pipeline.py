@@ -45,7 +45,7 @@ from convsmith.schedule.read import (
     fill_registers,
     fill_tiles,
     has_empty_classes,
-    has_masks,
+    has_guards,
     peels,
     stage_operands,
 )
@@ -165,7 +165,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
         s, kernel.machine, outlines=any(k.config.outline for k in parts),
         is_shared=bool(kernel.shared) or any(k.config.threads > 1 for k in parts), through_table=kernel.through_table,
         peels=any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts),
-        guards=any(map(has_masks, parts)),
+        guards=any(map(has_guards, parts)),
         signals=any(k.brought is not None for k in parts), carries=any(k.config.carry for k in parts),
         clusters=[x for k in parts for x in k.nest.at("cluster")],
         registers=next((k.brought.registers for k in parts if k.brought is not None), None),

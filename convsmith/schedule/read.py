@@ -324,6 +324,19 @@ def has_masks(k: KernelPlan) -> bool:
     return cut and has_masked_pixels(k.columns, k.machine)
 
 
+def has_guards(k: KernelPlan) -> bool:
+    """Return whether tests of terms remain in a tile: those of masks, and those of taps of the tile where parts of the
+    sums divide the pixels of their axis, since a part decides which taps exist.
+    """
+    split = k.config.tiles_at("split")
+    if not (split and k.nest.has_lanes and peels(k)):
+        return has_masks(k)
+    axes = k.loops.axes
+    divided = {axes.get(n, "") for n, _ in split} - {""}
+    tiled = {axes[x.of] for x in k.nest.register if x.role != "k" and x.extent > 1}
+    return has_masks(k) or bool(divided & tiled)
+
+
 def _shares_row(k: KernelPlan) -> bool:
     """Return whether threads share one loop, which has no pieces beside it."""
     return k.config.threads > 1 and len(k.columns.axes) <= 1

@@ -42,6 +42,7 @@ from convsmith.tune.variants import (
     with_near_channels,
     with_packed_source,
     with_paired_taps,
+    with_shared_taps,
 )
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
@@ -62,7 +63,7 @@ HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
-VARIANTS = (holding, nearby, with_converted, with_copied_rows, with_packed_source, with_paired_taps)
+VARIANTS = (holding, nearby, with_converted, with_copied_rows, with_packed_source, with_paired_taps, with_shared_taps)
 """Functions that return a variant of a config, or None."""
 
 
@@ -288,7 +289,8 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
         legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines
             legal.sort(key=lambda c: model.cycles_of_windows(loops, c))
-        least = inf
+        # A lower bound must not be among the close choices, of which delivery decides.
+        least, tie = inf, TIE_RATIO if model.st.constant else LANE_TIE_RATIO
         for config in legal:
             blocks = with_near_channels(model, loops, config) if model.least(of[config.fuse], config) <= least else ()
             for c in (config, *blocks):
@@ -296,7 +298,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
                 if (stream := streamed(model, of[c.fuse], c)) != c.staged("stream"):
                     c = c.changed(stream=stream)
                 cycles = model.cycles(of[c.fuse], c, most=least if lane == model.batch else best * ratio)
-                least = min(least, cycles * TIE_RATIO)
+                least = min(least, cycles * tie)
                 if cycles > best * ratio:
                     continue
                 best = min(best, cycles)

@@ -23,7 +23,7 @@ from convsmith.tune.features import Events, Features, Section, cycles, overlappe
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import ADDRESSES, TileCount, parts_inside, rows_cross_blocks, whole_tiles
-from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors
+from convsmith.tune.windows import elements_at_a_border, first_reads, first_reads_of_pixels, live_vectors
 
 LATE_LINES = 2.0
 """Lines that the second-level cache delivers in the time which the first line of a run takes besides, in a loop."""
@@ -303,6 +303,8 @@ class Model(SharedFacts):
                 first = self.first_of_taps(loops, tile)
                 pixel, apiece, again = "l2", lines * first, 1 - first
         shared = first_reads(loops, tile, self.src, lane)
+        if not (self.st.constant or self.unit.dot):
+            shared *= first_reads_of_pixels(loops, tile, config.tiles_at("k_step"), self.src)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         slowed: list[tuple[str, float]] = []
         if self.dims[lane] == (self.batch, self.n):

@@ -44,6 +44,8 @@ FETCHED_BLOCK = 4
 """
 FETCHED_TERMS = 64
 """Minimum number of pixels of such a block, after which memory keeps the sums."""
+PIXELS_OF_SHARED_TAPS = 4
+"""Pixels of a step of a gradient whose taps share converted elements."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
 
@@ -274,6 +276,22 @@ def with_paired_taps(model: Model, loops: Loops, config: Config) -> Config | Non
     if not is_row or -(-count // terms) * channels >= count * -(-channels // terms):
         return None
     return config.changed(k_step=((tap, terms),))
+
+
+def with_shared_taps(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return the config of a gradient of the weights of groups of one channel with several pixels in straight lines, so
+    that an element which several of them read through different taps is converted to the type of sums once.
+
+    None if no taps share pixels, elements have the type of sums, or lanes are not adjacent.
+    """
+    st, pixel = model.st, model.st.reduce[-1]
+    alone = config.lane == model.batch and model.src.get(Var(model.batch), 1) == 1 and not config.tiles_at("k_step")
+    if st.constant or not alone or st.a.dtype == st.acc or pixel not in loops.extents:
+        return None
+    taps = [n for n, size in config.tiles_at("register") if size > 1 and loops.axes[n]]
+    if loops.axes[pixel] not in {loops.axes[n] for n in taps} or loops.extents[pixel] < PIXELS_OF_SHARED_TAPS:
+        return None
+    return config.changed(k_step=((pixel, PIXELS_OF_SHARED_TAPS),))
 
 
 def holding(model: Model, loops: Loops, config: Config) -> Config | None:

@@ -55,6 +55,20 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
     return part
 
 
+def first_reads_of_pixels(
+    loops: Loops, tile: Mapping[str, int], pixels: Sequence[tuple[str, int]], steps: Mapping[Index, int]
+) -> float:  # fmt: skip
+    """Return the fraction of the reads of A that load an element for the first time in a step of a gradient of the
+    weights, which has some ``pixels`` of a loop in straight lines; ``tile`` has the taps.
+    """
+    part = 1.0
+    for pixel, count in pixels:
+        taps = [n for n, size in tile.items() if size > 1 and loops.axes[n] and loops.axes[n] == loops.axes[pixel]]
+        for tap in taps:
+            part *= fraction_read(count, tile[tap], steps.get(Var(pixel), 0), steps.get(Var(tap), 0))
+    return part
+
+
 def live_vectors(
     loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool,
     is_extended: bool = False, in_turn: bool = False,

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.machine.registry import host_targets
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import host_targets, target
 from convsmith.measure.verification import verify_kernel
+from convsmith.passes.manager import run_steps
+from convsmith.problem import parse_problem
 from convsmith.problem.types import TYPES
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 ISAS = [t.name for t in host_targets()]
 SPLIT = [
@@ -19,6 +24,18 @@ SPLIT = [
     ("--deconv --dir=BWD_W mb2ic5ih9oc7kh3ph1sh2", "--lane=ic --register=oc:2,ic:16 --reduce=mb,ih,iw --split=ih:3"),
     ("--dir=BWD_W mb1ic3iw40oc2ow40kw3pw1", "--lane=ow --register=ic:3,oc:2 --split=ow:2 --pack="),
     ("--dir=BWD_W --dt=f64 mb3ic4iw7oc4kw2", "--lane=oc --split=mb:3"),
+    (
+        "--dir=BWD_W --dt=bf16 --stag=axb --dtag=axb g19mb1ic19ih12iw7oc19oh12ow7kh3kw3ph1pw1",
+        "--lane=g --register=kh:3,g:16 --split=oh:3 --k_step=ow:4",
+    ),
+    (
+        "--dir=BWD_W --stag=axb --dtag=axb g6mb1ic6ih13iw16oc6oh8ow8kh5kw3sh2sw2ph3pw1dh1",
+        "--lane=g --register=kh:5,g:16 --split=oh:4 --k_step=ow:2",
+    ),
+    (
+        "--dir=BWD_W --stag=axb --dtag=axb g5mb2ic5iw18oc5ow12kw7pw0",
+        "--lane=g --register=kw:3,g:16 --split=ow:3 --k_step=ow:4",
+    ),
     ("--dir=BWD_W --wtag=Abc16a mb2ic4iw7oc20kw2", "--lane=oc --split=mb:2"),
     ("mb1ic16ih4oc4kh3ph1", "--lane=oc --register=oc:16 --split=ic:4"),
     (
@@ -67,6 +84,18 @@ def test_splits_are_exact(line: str, words: str, isa: str) -> None:
     kernel = cs.compile(line, config=f"--target={isa} {words} --threads={threads}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
+
+
+def test_rows_that_a_part_lacks_are_tested_once_for_each_row_of_taps() -> None:
+    """The first part has no row above its first one, and the last part none below its last one."""
+    line = "--dir=BWD_W --dt=bf16 --stag=axb --dtag=axb g8mb1ic8ih16iw32oc8oh16ow32kh3kw3ph1pw1"
+    config = "--target=avx2 --lane=g --register=kh:3,kw:3,g:8 --order=part,g,kh,kw --split=oh:2 --k_step=ow:4 --pack="
+    with interning():
+        made = plan(parse_problem(line).canonical(), Config.parse(config), target("avx2"))
+        text = str(run_steps(made.program.naive(), made.pipeline))
+    _, _, row = text.partition("for ow.o")
+    inner = row[: row.index("\n      if")]  # until the pixels that steps of four leave
+    assert inner.count("if ") == 3 and inner.count("fmadd") == 3 * 3 * 4
 
 
 def test_few_weights_are_summed_in_parts_by_several_threads() -> None:

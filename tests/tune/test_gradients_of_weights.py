@@ -383,3 +383,19 @@ def test_threads_pack_blocks_of_pixels_of_pointwise_weights(
     assert dict(config.staged_at("pack_at")) == {"src": place, "diff_dst": place}
     assert config.tiles_at("split") == ((split, 2),)
     assert config.tiles_at("cache") == (("part", 1), *cache)
+
+
+@pytest.mark.parametrize(("sizes", "steps"), [
+    ("--dt=bf16 g8mb1ic8ih368oc8oh368kh3ph1", (("ow", 4),)),
+    ("--dt=f16 g64mb1ic64ih41oc64oh35kh7ph0", (("ow", 4),)),
+    ("g8mb1ic8ih368oc8oh368kh3ph1", ()),  # a multiply-add loads an element of f32
+    ("--dt=bf16 g128mb32ic128ih28oc128oh28kh1ph0", ()),  # an element has one tap
+    ("--dt=bf16 g64mb1ic64ih41iw3oc64oh35ow3kh7kw1ph0pw0", ()),  # taps of another axis, and few pixels
+])  # fmt: skip
+@pytest.mark.parametrize("threads", [1, 2])
+def test_taps_of_groups_share_elements_that_are_converted(
+    sizes: str, steps: tuple[tuple[str, int], ...], threads: int
+) -> None:
+    problem = parse_problem(f"--dir=BWD_W {LAST} {sizes}")
+    config = default_config(problem, TARGETS["avx512_bf16"], threads)
+    assert config.lane == "g" and config.tiles_at("k_step") == steps

@@ -21,7 +21,7 @@ from convsmith.tune.far_lines import lines_of_memory
 from convsmith.tune.model import Model
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
 from convsmith.tune.traffic import MovedBytes, Traffic
-from convsmith.tune.windows import elements_at_a_border, first_reads, live_vectors, weights_fit
+from convsmith.tune.windows import elements_at_a_border, first_reads, first_reads_of_pixels, live_vectors, weights_fit
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
 AVX512 = next(t for t in LEVELS if t.name == "avx512")
@@ -133,6 +133,15 @@ def gradient_loops(taps: int) -> Loops:
     kinds = {"mb": "k", "g": "batch", "oh": "k", "ow": "k", "kh": "m", "kw": "m", "ic": "m"}
     extents, axes = {**LOOPS.extents, "kh": taps, "kw": taps, "ic": 1}, {**LOOPS.axes, "ic": ""}
     return replace(LOOPS, extents=extents, kinds=kinds, axes=axes)
+
+
+@pytest.mark.parametrize(("taps", "pixels", "stride", "elements"), [(3, 4, 1, 6), (7, 4, 1, 10), (5, 4, 2, 11)])
+def test_pixels_of_a_gradient_share_the_elements_of_their_taps(
+    taps: int, pixels: int, stride: int, elements: int
+) -> None:
+    loops, tile = gradient_loops(taps), {"kh": taps, "kw": taps, "g": 16}
+    read = first_reads_of_pixels(loops, tile, (("ow", pixels),), steps(stride))
+    assert read == pytest.approx(elements / (taps * pixels))
 
 
 @pytest.mark.parametrize(("taps", "vectors"), [(3, [1, 2]), (5, [1]), (7, [])])
