@@ -39,6 +39,8 @@ from convsmith.tune.register_tiles import (
 )
 from convsmith.tune.windows import STRIDE
 
+FEW_LANES = 4
+"""Minimum number of pixels along the lanes of a depthwise gradient whose groups are not adjacent."""
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which lanes along its pixels are tried."""
 PAIR = 2
@@ -141,7 +143,8 @@ class Nests:
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
         near = 0 < self.src.get(Var(self.k), 0) <= (1 if self.st.constant else STRIDE)
-        fills = self.sizes[self.k] >= self.lanes // 2 and near
+        gathered = depthwise and not self.st.constant and self.src.get(Var(g), 0) > 1  # vectors of groups are gathered
+        fills = self.sizes[self.k] >= min(self.lanes // 2, FEW_LANES if gathered else self.lanes) and near
         if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
 
