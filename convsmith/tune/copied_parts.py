@@ -1,7 +1,8 @@
 """The parts of a source that threads copy: adjacent rows, or whole images, each of which is copied about once.
 
 Threads that share a loop over rows copy the rows that each iteration reads, and taps read most rows again. A cache tile
-of rows for each thread leaves out these copies, but those at its borders.
+of rows for each thread leaves out these copies, but those at its borders. Cache lines of the result that hold rows of
+two threads move between their cores, while these multiply.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ IMAGES_A_THREAD = 4
 
 
 class _CopiedPart(NamedTuple):
-    """A division among threads: the ``tiles`` of caches that make it, the fraction of the largest part, and how many
-    times rows are copied.
+    """A division among threads: the ``tiles`` of caches that make it, the fraction of the largest part, how many times
+    rows are copied, and the number of stores to lines that another thread takes from the core that writes them.
     """
 
     tiles: tuple[tuple[str, int], ...]
     largest: float
     copies: float
+    taken: float = 0.0
 
 
 def split_copies_by_thread(problem: Problem, config: Config, machine: Machine, cycles: float) -> Config:
@@ -54,17 +56,18 @@ def split_copies_by_thread(problem: Problem, config: Config, machine: Machine, c
     elements = prod(st.a.layout.shape)
     event = ("pack", elements) if turned else ("copy", elements * dtype(st.a.dtype).bytes * 8 / machine.vector_bits)
     moved = cycles_of((Section(1, (("padded copy", (event,)),)),), machine)
+    there_and_back = 2 * machine.l1.line / machine.costs.between_cores
 
     def expected(part: _CopiedPart) -> float:
-        return part.largest * cycles + part.copies * moved / config.threads
+        return max(part.largest * cycles, part.taken * there_and_back) + part.copies * moved / config.threads
 
     now = _of_rows(st, loops, config, rows)
-    best = min((now, *_parts(st, loops, config, rows)), key=expected)
+    best = min((now, *_parts(st, loops, config, rows, machine.l1.line)), key=expected)
     return config.changed(cache=best.tiles) if best.tiles else config
 
 
-def _parts(st: Statement, loops: Loops, config: Config, rows: str) -> Iterator[_CopiedPart]:
-    """Yield divisions with images for each thread, and with adjacent rows."""
+def _parts(st: Statement, loops: Loops, config: Config, rows: str, line: int) -> Iterator[_CopiedPart]:
+    """Yield divisions with images for each thread, and with adjacent rows; a cache line has ``line`` bytes."""
     threads, whole, tile = config.threads, loops.extents[rows], config.size(rows)
     images = next((n for n in loops.of("m") if not loops.axes[n]), "")
     count = loops.extents.get(images, 1)
@@ -78,7 +81,20 @@ def _parts(st: Statement, loops: Loops, config: Config, rows: str) -> Iterator[_
         parts = -(-whole // size)
         largest = min(-(-count * parts // threads) * size / (count * whole), 1.0)
         copies = parts * rows_read(st, rows, size) / rows_read(st, rows, whole)
-        yield _CopiedPart((*apart, (rows, size)), largest, copies)
+        yield _CopiedPart((*apart, (rows, size)), largest, copies, stores_taken(st, rows, size, tile, line))
+
+
+def stores_taken(st: Statement, rows: str, size: int, tile: int, line: int) -> float:
+    """Return the number of stores, of ``tile`` rows of the result each, that a thread of ``size`` adjacent rows makes
+    to cache lines of ``line`` bytes which another thread writes at the same time: in each plane, rows beside a border
+    share its line, in the fraction of the time in which the other thread is at such rows, too.
+    """
+    if not (step := view_steps(st.c).get(Var(rows), 0)):
+        return 0.0
+    whole, bytes_of_row = st.extents[rows], step * dtype(st.c.dtype).bytes
+    beside = min(-(-line // bytes_of_row), size)
+    planes = prod(st.c.layout.shape) * dtype(st.c.dtype).bytes / (whole * bytes_of_row)
+    return planes * -(-beside // tile) * beside / size
 
 
 def _of_rows(st: Statement, loops: Loops, config: Config, rows: str) -> _CopiedPart:

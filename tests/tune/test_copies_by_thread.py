@@ -11,7 +11,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.copied_parts import rows_read
+from convsmith.tune.copied_parts import rows_read, stores_taken
 
 LEVEL = next(level for level in LEVELS if level.name == "avx512_bf16")
 ZEN5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(LEVEL)
@@ -31,6 +31,8 @@ FIRST = "--dt=bf16 --stag=abx --dtag=abx"
         ("mb1ic128ih17iw17oc128oh17ow17kh1kw7ph0pw3", 2, {"oh": 9}),  # channels of the result share the rows
         ("mb1ic128ih17iw17oc16oh17ow17kh1kw7ph0pw3", 2, {}),  # nothing shares them
         ("g4mb1ic128ih17iw17oc128oh17ow17kh7kw1ph3pw0", 2, {}),  # each group has a copy of its own
+        ("mb1ic512ih7oc512oh7kh3ph1", 2, {"oh": 4}),  # cores exchange lines of the result while they multiply
+        ("mb1ic256ih7oc384oh7kh1ph0", 2, {}),  # 256 terms of a sum take less time than the lines of its rows
     ],
 )
 def test_each_thread_copies_its_own_rows(line: str, threads: int, tiles: dict[str, int]) -> None:
@@ -67,3 +69,17 @@ def test_a_copy_holds_the_image_or_the_rows_of_a_part(tiles: str, rows: int) -> 
 )
 def test_rows_that_iterations_read(line: str, loop: str, size: int, rows: int) -> None:
     assert rows_read(statement(parse_problem(line), LEVEL), loop, size) == rows
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "tile", "stores"),
+    [
+        ("abx", 4, 1, 20 * 4),  # four rows of 14 bytes are within a line of the border, in 20 planes
+        ("abx", 6, 1, 20 * 5 * 5 / 6),
+        ("abx", 4, 2, 20 * 2),
+        ("axb", 4, 1, 1 / 4),  # a row of 280 bytes fills lines
+    ],
+)
+def test_stores_whose_lines_another_thread_takes(layout: str, size: int, tile: int, stores: float) -> None:
+    st = statement(parse_problem(f"--dt=bf16 --stag={layout} --dtag={layout} mb1ic8ih7oc20oh7kh1"), LEVEL)
+    assert stores_taken(st, "oh", size, tile, 64) == pytest.approx(stores)
