@@ -23,7 +23,13 @@ from convsmith.tune.features import Events, Features, Section, cycles, overlappe
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import ADDRESSES, TileCount, parts_inside, rows_cross_blocks, whole_tiles
-from convsmith.tune.windows import elements_at_a_border, first_reads, first_reads_of_pixels, live_vectors
+from convsmith.tune.windows import (
+    elements_at_a_border,
+    first_reads,
+    first_reads_of_pixels,
+    live_vectors,
+    spilled_by_taps,
+)
 
 LATE_LINES = 2.0
 """Lines that the second-level cache delivers in the time which the first line of a run takes besides, in a loop."""
@@ -373,7 +379,7 @@ class Model(SharedFacts):
                     finish.append(("spilled", (live - target.registers) * max(self.terms // unrolled, 1)))
                 elif not live and (spilled := self.spilled_at_borders(loops, tile, m, v)):
                     finish.append(("spilled", spilled))
-            elif along_rows and (spilled := self.spilled_by_taps(loops, tile, lane, m, v)):
+            elif along_rows and (spilled := spilled_by_taps(loops, tile, lane, (m, v), target.registers) * self.terms):
                 finish.append(("spilled", spilled))
             if finish:
                 yield Section(count, (("write-back", tuple(finish)),))
@@ -410,16 +416,6 @@ class Model(SharedFacts):
         live = (m + -(-m // width) * row) * v + 1 - self.target.registers
         across, rows = -(-loops.extents[column] // width), self.terms // loops.extents[tap]
         return max(live, 0) * taps * rows * min(BORDERED, across) / across
-
-    def spilled_by_taps(self, loops: Loops, tile: dict[str, int], lane: str, m: int, v: int) -> int:
-        """Return the sums that a tile of ``m`` rows by ``v`` vectors of pixels stores and loads again, because its code
-        keeps rows, or the weights of all taps, for the taps across the rows. The fewer of both are kept.
-        """
-        taps = {n: tile.get(n, 1) for n in loops.of("k") if loops.axes[n]}
-        along = prod(size for n, size in taps.items() if loops.axes[n] == loops.axes[lane])
-        across = prod(taps.values()) // along
-        kept = min(min(across, m) * along * v, prod(taps.values()))
-        return max(m * v + kept + 1 - self.target.registers, 0) * self.terms if across > 1 else 0
 
     def at_border(self, loops: Loops, tile: dict[str, int]) -> tuple[int, int]:
         """Return the taps of a row that have code of their own in a tile at a border, and the elements that they read.

@@ -130,3 +130,15 @@ def weights_fit(
     is_whole = all(loops.extents[n] <= tile.get(n, 1) and n not in loops.residues for n in loops.of("k"))
     live = live_vectors(loops, tile, vectors, steps, is_held=True, is_extended=is_extended)
     return is_whole and 0 < live <= registers
+
+
+def spilled_by_taps(loops: Loops, tile: Mapping[str, int], lane: str, sums: tuple[int, int], registers: int) -> int:
+    """Return the sums that a tile of ``sums`` rows by vectors of pixels stores and loads again in a step, because its
+    code keeps rows, or the weights of all taps, for the taps across the rows. The fewer of both are kept.
+    """
+    m, v = sums
+    taps = {n: tile.get(n, 1) for n in loops.of("k") if loops.axes[n]}
+    along = prod(size for n, size in taps.items() if loops.axes[n] == loops.axes[lane])
+    across = prod(taps.values()) // along
+    kept = min(min(across, m) * along * v, prod(taps.values()))
+    return max(m * v + kept + 1 - registers, 0) if across > 1 else 0
