@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, make_sum
 from convsmith.ir.rewrite import Rewriter
@@ -104,4 +105,6 @@ def fetch_rows(kernel: Kernel, name: str, below: int, beside: int) -> Kernel:
                 acc[] = acc[] + a[x + y * 4 + 5]
                 c[x + y * 2] = acc[]
     """
+    if not 0 < beside <= below:
+        raise ConfigError("fetch", f"fetch_rows: {below} elements below, {beside} beside; legal is 0 < beside <= below")
     return each_body(kernel, _FetchRows(name, below, beside).stmt)

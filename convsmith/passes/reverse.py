@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.ir.walk import loops_of
+from convsmith.ir.stmt import Barrier, For, Kernel, Stmt
+from convsmith.ir.walk import loops_of, statements_of
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import in_any_order, require_order
@@ -20,6 +21,8 @@ class _Reverse(LoopRewriter):
         if loop.var.name != self.name or all(x.var.name != self.inner for x in loops_of(loop.body)):
             return self._For(loop)
         what = f"reverse({self.name}, {self.inner})"
+        if any(isinstance(x, Barrier) for x in statements_of(loop.body)):
+            raise ConfigError("dependence", f"{what}: threads meet in the loop; accesses would cross their barriers")
         require_order(what, sites_of(loop, self.ranges), lambda path: in_any_order(path, {loop.var}), self.ranges)
         body = substitute(loop.body, {loop.var: loop.lo + loop.hi - 1 - loop.var})
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)

@@ -39,7 +39,7 @@ def _along(st: Statement, loop: str, count: int) -> Statement:
     if count < sizes.get(loop, count + 1):
         legal = ", ".join(f"{name} from {size} on" for name, size in sizes.items()) or "none here"
         raise ConfigError("zeros", f"--zeros={loop}:{count}: legal are {legal}")
-    var, whole = Var(loop), sizes[loop]
+    var = Var(loop)
     dims = tuple(replace(d, size=count) if d.name == loop else d for d in st.dims)
     ranges = {Var(d.name): (0, d.size - 1) for d in dims}
 
@@ -52,5 +52,4 @@ def _along(st: Statement, loop: str, count: int) -> Statement:
             conds.append(conj((mask, *below, *beyond)))
         return replace(view, masks=tuple(conds))
 
-    b = replace(st.b, masks=(conj((st.b.masks[0], var < whole)), *st.b.masks[1:]))
-    return replace(st, dims=dims, factors=(within(st.a), within(b)))
+    return replace(st, dims=dims, factors=(within(st.a), within(st.b)))

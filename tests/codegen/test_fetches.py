@@ -376,7 +376,7 @@ def _tiles(element: str, apart: int) -> Kernel:
     rows, columns = ([p + t * by for t in range(3) for p in (0, 1)] for by in (apart, 1))
     at = [row * 160 + column * 16 for row in rows for column in columns]
     sums = "\n".join(f"        acc[] = acc[] + cast(f32, a[x * 32 + y * 320 + {n}])" for n in at)
-    return parse_kernel(f"""kernel k(a: {element}[2400], c: f32[16])
+    return parse_kernel(f"""kernel k(a: {element}[2560], c: f32[16])
   for y in 0 .. 4:
     for x in 0 .. 4:
       alloc acc: f32[] @register:
@@ -388,7 +388,8 @@ def _tiles(element: str, apart: int) -> Kernel:
 
 @pytest.mark.parametrize(("element", "apart", "rows", "columns"), [
     ("f32", 1, (4, 5), (0, 1)), ("bf16", 1, (4, 5), (0,)), ("f32", 2, (6, 7), (0, 1)),
-], ids=["lines", "half-lines", "taps-apart"])  # fmt: skip
+    ("f32", 4, (10, 11), (0, 1)),
+], ids=["lines", "half-lines", "taps-apart", "taps-far-apart"])  # fmt: skip
 def test_tiles_fetch_the_pixels_that_those_below_are_the_first_to_read(
     element: str, apart: int, rows: tuple[int, ...], columns: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +399,7 @@ def test_tiles_fetch_the_pixels_that_those_below_are_the_first_to_read(
     with interning():
         kernel = fetch_rows(_tiles(element, apart), "a", 320, 32)
         verify(kernel)
-        arrays = {"a": np.zeros(2400, dtype=dtype(element).numpy), "c": np.zeros(16, dtype=np.float32)}
+        arrays = {"a": np.zeros(2560, dtype=dtype(element).numpy), "c": np.zeros(16, dtype=np.float32)}
         interp.run(kernel, arrays)
     tiles = [(y, x) for y in range(4) for x in range(4)]
     assert found == [(2 * y + r) * 160 + (2 * x + c) * 16 for y, x in tiles for r in rows for c in columns]

@@ -66,7 +66,6 @@ def _numbers(dtype: type, *shape: int) -> Any:
     return np.where(_RNG.random(shape) < 0.5, large, large % 11).astype(dtype)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int8])
 def test_whole_numbers_beside_numpy(dtype: type) -> None:
     x, y = _numbers(dtype, 3, 50), _numbers(dtype, 50)

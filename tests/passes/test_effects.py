@@ -55,10 +55,10 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
-    "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "hold_fragments", "load_ahead",
-    "load_matrices", "multicast", "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout",
-    "share_registers", "signal_steps", "split_barriers", "spread_lanes", "store_matrices", "take_turns",
-    "tensor_copies", "map_to_threads",
+    "async_copies", "block_messages", "collapse", "delay_barriers", "distribute_copy", "distribute_copy-2",
+    "hold_fragments", "load_ahead", "load_matrices", "multicast", "multiple_buffers", "pipeline_copies", "preload",
+    "residue-2", "set_layout", "share_registers", "signal_steps", "split_barriers", "spread_lanes", "store_matrices",
+    "take_turns", "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads or groups already, or over host threads, or copies that stand in none.
 """
