@@ -69,7 +69,7 @@ def test_a_search_expects_the_cycles_that_the_choice_expects(level: str) -> None
 def test_twice_the_price_of_barriers_adds_what_barriers_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features hold no price: another price of one event changes its cause alone."""
     machine = target("sm_80")
-    counted = thread_features(3, 64, 0, "shared", Loads(8, 2, 0), 4, True)
+    counted = thread_features(3, 64, 0, "shared", Loads(8, 2, 0), (("shared_copy", 4),), True)
     before = time(counted, machine)
     monkeypatch.setitem(machine.prices, "step_barriers", 2 * machine.prices["step_barriers"])
     after = time(counted, machine)
