@@ -72,19 +72,15 @@ def _renamed(body: Any, proto: Any, fresh: Callable[[str], str]) -> Sequence[Any
             for a in copy.attribute:
                 if a.HasField("g"):  # a branch, which reads the values around it, or a loop with inputs of its own
                     inner = {**names, **{x.name: x.name for x in (*a.g.input, *a.g.initializer)}}
+                    renamed = named(a.g.node, inner)
                     a.g.ClearField("node")
-                    a.g.node.extend(named(_branch_of(node, a.name).node, inner))
+                    a.g.node.extend(renamed)
                     for value in a.g.output:
                         value.name = inner[value.name]
             made.append(copy)
         return made
 
     return named(body.node, names)
-
-
-def _branch_of(node: Any, name: str) -> Any:
-    """Return the graph that is an attribute of a node."""
-    return next(a.g for a in node.attribute if a.name == name)
 
 
 def _pairs(inner: Sequence[str], outer: Sequence[str]) -> list[tuple[str, str]]:

@@ -19,9 +19,7 @@ from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, Call, Carried, For, Function, If, Kernel, Let, Prefetch, Stmt, block
 from convsmith.ir.walk import statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-
-_LINE = 64
-"""Bytes of a cache line."""
+from convsmith.passes.fetch_pixels import LINE
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
@@ -286,7 +284,7 @@ class _Fetching(Rewriter):
         self.is_innermost = True
         body = self.stmt(s.body)
         if self.is_innermost:
-            line = _LINE // own.buffer.dtype.bytes
+            line = LINE // own.buffer.dtype.bytes
             ahead = [Prefetch(own.buffer, (twin.var + n,)) for n in range(0, max(twin.step, 1), line)]
             body = block(*ahead, body)
         self.is_innermost = False

@@ -18,10 +18,8 @@ from convsmith.ir.stmt import Block, Invoke, Kernel, Prefetch, Stmt, Store, bloc
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import stages
+from convsmith.passes.fetch_pixels import LINE
 from convsmith.passes.scope import each_body
-
-LINE = 64
-"""Bytes of a cache line."""
 
 
 class _FetchRows(Rewriter):

@@ -166,9 +166,7 @@ def _streams_blocks(model: Model, config: Config) -> bool:
     """
     size = sum(view.bytes for view in model.st.factors)
     alone = config.reduce == (config.tiles_at("k_step")[0][0],)
-    if config.threads > 1:
-        return alone
-    return alone and size > model.target.l2.bytes
+    return alone and (config.threads > 1 or size > model.target.l2.bytes)
 
 
 def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
