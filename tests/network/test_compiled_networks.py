@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from beside_onnx_runtime import check, inputs, lines
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -27,38 +27,13 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.tune.compile import choose
 
-runtime: Any = import_module("onnxruntime")
 NETWORKS: dict[str, Callable[..., Any]] = {"residual": residual_net, "mobile": mobile_net, "u_net": u_net}
-
-
-def _inputs(net: cs.Network, seed: int = 0, low: int = -3) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    return {name: rng.integers(low, 4, shape).astype(np.float32) for name, shape in net.inputs.items()}
-
-
-def _expected(model: Any, arrays: dict[str, Any]) -> list[Any]:
-    found: list[Any] = runtime.InferenceSession(model.SerializeToString()).run(None, arrays)
-    return found
-
-
-def _check(model: Any, exact: bool = False, seed: int = 0, **options: Any) -> cs.Network:
-    """Compile a model, and compare its outputs with ONNX Runtime's: equal, or within 1e-5 of the largest."""
-    net = cs.onnx.compile(model, **{"threads": 1, **options})
-    arrays = _inputs(net, seed)
-    results = net.run(arrays)
-    for name, y in zip(net.outputs, _expected(model, arrays)):
-        assert results[name].shape == y.shape and results[name].dtype == y.dtype
-        if exact:
-            np.testing.assert_array_equal(results[name], y)
-        else:
-            assert np.abs(results[name] - y).max() <= 1e-5 * np.abs(y).max(), name
-    return net
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_agree_with_onnx_runtime(name: str) -> None:
     for real in (False, True):
-        net = _check(NETWORKS[name](real=real))
+        net = check(NETWORKS[name](real=real))
         assert net.workspace <= net.image.bound * 1.05
 
 
@@ -66,36 +41,36 @@ def test_networks_agree_with_onnx_runtime(name: str) -> None:
 def test_a_computed_addend_that_broadcasts_is_not_overwritten(shape: tuple[int, ...]) -> None:
     b = NetworkBuilder()
     addend = b.op("Neg", b.input("c", *shape))
-    _check(b.model(b.op("Add", b.op("MatMul", b.input("a", 6, 7), b.weights(7, 4)), addend)), exact=True)
+    check(b.model(b.op("Add", b.op("MatMul", b.input("a", 6, 7), b.weights(7, 4)), addend)), exact=True)
 
 
 def test_channels_of_a_product_with_a_vector_are_its_rows() -> None:
     """The kernel's result has one column, which the value lacks."""
     b = NetworkBuilder(4)
     products = [b.op("MatMul", b.input(name, 2, 4, 8), b.input("v", 8)) for name in "ab"]
-    _check(b.model(b.norm(products[0], 4), b.op("Mul", b.op("Abs", products[1]), b.weights(4))), exact=True)
+    check(b.model(b.norm(products[0], 4), b.op("Mul", b.op("Abs", products[1]), b.weights(4))), exact=True)
 
 
 def test_weights_of_a_convolution_may_be_computed() -> None:
     b = NetworkBuilder()
     weights = b.op("Neg", b.input("w", 8, 4, 3, 3))
-    _check(b.model(b.op("Conv", b.input("x", 2, 4, 9, 9), weights, b.input("bias", 8), pads=[1] * 4)), exact=True)
-    _check(b.model(b.op("Conv", b.input("z", 1, 4, 5, 5), b.weights(8, 4, 3, 3), "bias")), exact=True)
+    check(b.model(b.op("Conv", b.input("x", 2, 4, 9, 9), weights, b.input("bias", 8), pads=[1] * 4)), exact=True)
+    check(b.model(b.op("Conv", b.input("z", 1, 4, 5, 5), b.weights(8, 4, 3, 3), "bias")), exact=True)
     grouped = b.op("Conv", b.input("y", 1, 8, 7, 7), b.input("v", 8, 4, 1, 1), group=2)
-    _check(b.model(grouped), exact=True)
+    check(b.model(grouped), exact=True)
 
 
 def test_a_constant_may_be_an_output() -> None:
     b = NetworkBuilder()
     held = b.held(np.float32([1, 2, 3]))
     b.op("Add", b.input("x", 3), held)
-    _check(b.model("v0", held), exact=True)
+    check(b.model("v0", held), exact=True)
 
 
 def test_two_threads_compute_the_same() -> None:
     model = residual_net()
-    one, two = _check(model), _check(model, threads=2)
-    arrays = _inputs(one)
+    one, two = check(model), check(model, threads=2)
+    arrays = inputs(one)
     np.testing.assert_allclose(one(*arrays.values()), two(*arrays.values()), rtol=1e-5)
 
 
@@ -111,132 +86,6 @@ def test_models_are_files_bytes_or_protocol_buffers(tmp_path: Path) -> None:
 
 
 # -- what is folded -----------------------------------------------------------------------------------------------
-
-
-def _lines(net: cs.Network) -> list[str]:
-    return [step.work for step in net.image.steps]
-
-
-def test_norms_activations_and_residuals_are_part_of_convolutions() -> None:
-    net = _check(residual_net())
-    assert len(net.image.steps) == 10
-    assert not any("Pointwise" in line for line in _lines(net))
-    assert sum("post-ops=sum+relu" in line for line in _lines(net)) == 2
-
-
-def test_a_value_that_another_node_reads_is_not_folded() -> None:
-    b = NetworkBuilder(4)
-    x = b.input("x", 1, 4, 6, 6)
-    y = b.conv(x, 4, 4, 3)
-    z = b.op("Relu", y)
-    _check(b.model(b.op("Add", z, y), z), exact=True)
-
-
-def test_an_addend_that_is_read_later_or_by_the_caller_stays() -> None:
-    b = NetworkBuilder(5)
-    given = b.input("x", 1, 4, 6, 6)
-    x = b.conv(given, 4, 4, 1)
-    y = b.op("Add", b.conv(given, 4, 4, 3), x)
-    net = _check(b.model(b.op("Mul", y, x)), exact=True)
-    assert any("add:f32:per_tensor" in line for line in _lines(net))
-    b = NetworkBuilder(5)
-    x = b.input("x", 1, 4, 6, 6)
-    _check(b.model(b.op("Add", b.conv(x, 4, 4, 1), x)), exact=True)
-    b = NetworkBuilder(5)
-    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
-    _check(b.model(b.op("Add", b.conv(x, 4, 4, 1), x), x), exact=True)
-
-
-def test_an_addend_in_another_layout_stays() -> None:
-    b = NetworkBuilder(6)
-    given = b.input("x", 1, 4, 6, 6)
-    product = b.op("MatMul", b.op("Flatten", given), b.weights(144, 144))
-    turned = b.op("Reshape", product, b.held(np.int64([1, 4, 6, 6])))
-    y = b.op("Add", b.conv(given, 4, 4, 3), turned)
-    _check(b.model(b.op("Relu", b.conv(y, 4, 4, 3))), exact=True)
-
-
-def test_a_sum_of_a_value_with_itself() -> None:
-    b = NetworkBuilder(6)
-    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
-    _check(b.model(b.op("Add", x, x)), exact=True)
-
-
-def test_steps_follow_the_operand_that_is_computed_last() -> None:
-    b = NetworkBuilder(7)
-    x = b.input("x", 1, 4, 6, 6)
-    one, two = b.conv(x, 4, 4, 1), b.op("MaxPool", x, kernel_shape=[1, 1])
-    later = b.op("Relu", b.conv(two, 4, 4, 3))
-    net = _check(b.model(b.op("Relu", b.op("Add", one, later))), exact=True)
-    assert sum("copy of" not in step.names[0] for step in net.image.steps) == 3
-
-
-def test_constants_on_either_side_of_convolutions() -> None:
-    b = NetworkBuilder(8)
-    x = b.input("x", 1, 4, 6, 6)
-    scaled = b.op("Mul", b.held(np.float32([[[2]], [[1]], [[4]], [[1]]])), b.conv(x, 4, 4, 1))
-    moved = b.op("Sub", scaled, b.held(np.float32(3)))
-    net = _check(b.model(b.op("Div", moved, b.held(np.float32(2)))), exact=True)
-    assert len(net.image.steps) == 1
-
-
-@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
-def test_products_with_a_function_of_a_value_are_steps(gate: str) -> None:
-    b = NetworkBuilder(9)
-    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
-    net = _check(b.model(b.op("Mul", x, b.op(gate, x))))
-    assert len(net.image.steps) == 1 and "swish" in net.image.steps[0].work
-    # The function is an output, or of another value.
-    b = NetworkBuilder(9)
-    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
-    y = b.op(gate, x)
-    _check(b.model(b.op("Mul", x, y), y))
-    _check(b.model(b.op("Mul", b.op("Relu", x), b.op(gate, x))))
-
-
-def _gelu(b: NetworkBuilder, x: str, form: int, root: float = 2**0.5, half: float = 0.5) -> str:
-    """The forms of GELU that exporters write."""
-    half, one, inverse = (b.held(np.float32(n)) for n in (half, 1, 1 / root))
-    inner = b.op("Mul", x, inverse) if form == 1 else b.op("Div", x, b.held(np.float32([root])))
-    total = b.op("Add", one, b.op("Erf", inner)) if form == 2 else b.op("Add", b.op("Erf", inner), one)
-    if form == 0:
-        return str(b.op("Mul", b.op("Mul", x, total), half))
-    if form == 1:
-        return str(b.op("Mul", b.op("Mul", x, half), total))
-    return str(b.op("Mul", b.op("Mul", half, total), x))
-
-
-@pytest.mark.parametrize("form", range(4))
-def test_gelu_is_one_step_of_convolutions_and_products(form: int) -> None:
-    b = NetworkBuilder(10, real=True)
-    gelu = (lambda x: str(b.op("Gelu", x))) if form == 3 else (lambda x: _gelu(b, x, form))
-    image = gelu(b.conv(b.input("x", 1, 4, 6, 6), 4, 8, 3))
-    sums = b.op("Add", b.op("MatMul", b.op("Flatten", image), b.weights(288, 16)), b.weights(16))
-    net = _check(b.model(gelu(sums), opset=20))
-    assert len(net.image.steps) == 2 and all("--attr-post-ops=gelu_erf" in line for line in _lines(net))
-    assert sum("Erf" in name or "Gelu" in name for step in net.image.steps for name in step.names) == 2
-    b = NetworkBuilder(10)
-    net = _check(b.model(gelu(b.input("x", 2, 3, 40)), opset=20))
-    assert len(net.image.steps) == 1 and "gelu_erf" in _lines(net)[0]
-
-
-def test_products_that_are_almost_gelu_stay() -> None:
-    changes: list[dict[str, float]] = [{"root": 1.5}, {"half": 0.25}]
-    for change in changes:
-        b = NetworkBuilder(10)
-        net = _check(b.model(_gelu(b, b.input("x", 2, 40), 0, **change)))
-        assert not any("gelu_erf" in line for line in _lines(net))
-    # Another node, or the caller, reads the error function; it is of another value; x is broadcast to its result.
-    for build in (
-        lambda b, x, e: (b.op("Mul", b.op("Mul", x, e), b.held(np.float32(0.5))), e),
-        lambda b, x, e: (b.op("Mul", b.op("Mul", b.op("Relu", x), e), b.held(np.float32(0.5))),),
-        lambda b, x, e: (b.op("Mul", b.op("Mul", x, e), b.held(np.float32([[[0.5]]]))),),
-    ):
-        b = NetworkBuilder(10)
-        x = b.input("x", 2, 40)
-        e = b.op("Add", b.op("Erf", b.op("Div", x, b.held(np.float32(2**0.5)))), b.held(np.float32(1)))
-        net = _check(b.model(*build(b, x, e)))
-        assert not any("gelu_erf" in line for line in _lines(net))
 
 
 # -- layouts ------------------------------------------------------------------------------------------------------
@@ -259,10 +108,10 @@ def test_convolutions_at_borders_are_priced_in_both_layouts(cycles: float, monke
     b = NetworkBuilder(22)
     x = b.op("Relu", b.conv(b.input("x", 1, 4, 6, 6), 4, 16, 3))
     flat = b.op("Flatten", b.conv(x, 16, 8, 1))
-    net = _check(b.model(b.op("Gemm", flat, b.weights(8 * 36, 5))))
-    copies = [line for line in _lines(net) if line.startswith("Transpose")]
+    net = check(b.model(b.op("Gemm", flat, b.weights(8 * 36, 5))))
+    copies = [line for line in lines(net) if line.startswith("Transpose")]
     if cycles:
-        assert not copies and "--stag=abx" in _lines(net)[0] and "--dtag=abx" in _lines(net)[1]
+        assert not copies and "--stag=abx" in lines(net)[0] and "--dtag=abx" in lines(net)[1]
     else:
         # Without a price, copies stand wherever the kernel beside them is expected to be faster.
         assert len(net.image.steps) == 3 + len(copies)
@@ -275,9 +124,9 @@ def test_values_between_other_operators_have_the_cheaper_layout(tag: str, monkey
     x = b.op("MaxPool", b.input("x", 1, 8, 16, 16), kernel_shape=[2, 2], strides=[2, 2])
     y = b.op("Sub", x, b.op("ReduceMax", x, b.held(np.int64([3]))))
     y = b.op("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2])
-    net = _check(b.model(y))
-    assert any("axb" in line for line in _lines(net)) == (tag == "axb")
-    assert not any(line.startswith("Transpose") for line in _lines(net))
+    net = check(b.model(y))
+    assert any("axb" in line for line in lines(net)) == (tag == "axb")
+    assert not any(line.startswith("Transpose") for line in lines(net))
 
 
 # -- memory -------------------------------------------------------------------------------------------------------
@@ -288,8 +137,8 @@ def test_views_share_memory_and_outputs_are_written_in_place() -> None:
     x = b.input("x", 1, 4, 6, 6)
     flat = b.op("Flatten", b.op("Relu", b.conv(x, 4, 4, 1)))
     y = b.op("Reshape", flat, b.held(np.int64([4, -1])))
-    net = _check(b.model(y, flat), exact=True)
-    arrays = _inputs(net)
+    net = check(b.model(y, flat), exact=True)
+    arrays = inputs(net)
     outputs = {name: np.full(shape, 7, np.float32) for name, shape in net.outputs.items()}
     kept = dict(outputs)
     results = net.run({**arrays, **outputs})
@@ -299,7 +148,7 @@ def test_views_share_memory_and_outputs_are_written_in_place() -> None:
 def test_an_input_that_is_only_reshaped_is_copied() -> None:
     b = NetworkBuilder(10)
     x = b.input("x", 2, 3)
-    net = _check(b.model(b.op("Reshape", x, b.held(np.int64([3, 2])))), exact=True)
+    net = check(b.model(b.op("Reshape", x, b.held(np.int64([3, 2])))), exact=True)
     given = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert not np.shares_memory(net(given), given)
 
@@ -321,15 +170,15 @@ def test_equal_weights_are_held_once() -> None:
 def test_several_threads_call_a_network_at_once() -> None:
     model = u_net()
     net = cs.onnx.compile(model, threads=1)
-    inputs = [_inputs(net, seed)["x"] for seed in range(6)]
-    alone = [net(x) for x in inputs]
-    found: list[Any] = [None] * len(inputs)
+    images = [inputs(net, seed)["x"] for seed in range(6)]
+    alone = [net(x) for x in images]
+    found: list[Any] = [None] * len(images)
 
     def call(n: int) -> None:
         for _ in range(5):
-            found[n] = net(inputs[n])
+            found[n] = net(images[n])
 
-    workers = [threading.Thread(target=call, args=(n,)) for n in range(len(inputs))]
+    workers = [threading.Thread(target=call, args=(n,)) for n in range(len(images))]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -342,7 +191,7 @@ def test_several_threads_call_a_network_at_once() -> None:
 def test_inputs_by_name_in_other_orders_of_memory() -> None:
     model = residual_net(16)
     net = cs.onnx.compile(model, threads=1)
-    x = _inputs(net)["x"]
+    x = inputs(net)["x"]
     last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(net(x), net(x=last))
     wide = x.astype(np.float64)
@@ -358,7 +207,7 @@ def test_tensors_of_torch_are_not_copied() -> None:
     torch = pytest.importorskip("torch")
     model = residual_net(16)
     net = cs.onnx.compile(model, threads=1)
-    x = _inputs(net)["x"]
+    x = inputs(net)["x"]
     y = net(torch.from_numpy(x))
     assert isinstance(y, torch.Tensor)
     np.testing.assert_array_equal(y.numpy(), net(x))
@@ -370,7 +219,7 @@ def test_tensors_of_torch_are_not_copied() -> None:
 def _one(build: Callable[[NetworkBuilder], Any], exact: bool = True, opset: int = 18) -> cs.Network:
     b = NetworkBuilder(12)
     found = build(b)
-    return _check(b.model(*(found if isinstance(found, tuple) else (found,)), opset=opset), exact)
+    return check(b.model(*(found if isinstance(found, tuple) else (found,)), opset=opset), exact)
 
 
 def _x(b: NetworkBuilder, *shape: int) -> str:
@@ -453,14 +302,14 @@ def test_conversions_from_and_to_bytes() -> None:
     x = b.op("QuantizeLinear", _x(b), scale, point)
     y = b.op("DequantizeLinear", b.op("Transpose", x, perm=[0, 1, 3, 2]), scale, point)
     weights = b.op("DequantizeLinear", b.held(np.int8([[[[3]]] * 5] * 4)), b.held(np.float32([1, 2, 0.5, 4])), axis=0)
-    _check(b.model(b.op("Conv", y, weights)), exact=True)
+    check(b.model(b.op("Conv", y, weights)), exact=True)
 
 
 def test_older_opsets_pass_numbers_as_attributes() -> None:
     b = NetworkBuilder(14)
     x = b.op("Clip", b.conv(_x(b), 5, 4, 1), min=-2.0, max=5.0)
     x = b.op("Unsqueeze", b.op("Squeeze", b.op("ReduceMean", x, axes=[2, 3]), axes=[2, 3]), axes=[2])
-    _check(b.model(b.op("Upsample", x, b.held(np.float32([1, 2, 1])), mode="nearest"), opset=9), exact=False)
+    check(b.model(b.op("Upsample", x, b.held(np.float32([1, 2, 1])), mode="nearest"), opset=9), exact=False)
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
@@ -534,7 +383,7 @@ def test_kernels_are_chosen_for_weights_that_no_cache_keeps(monkeypatch: pytest.
     monkeypatch.setattr(compile, "machine_of", with_slow_memory)
     b = NetworkBuilder()
     x = b.op("Relu", b.conv(b.op("Relu", b.conv(b.input("x", 1, 16, 14, 14), 16, 128, 1)), 128, 128, 3))
-    net = _check(b.model(b.op("Relu", b.conv(x, 128, 16, 1))), exact=True)
+    net = check(b.model(b.op("Relu", b.conv(x, 128, 16, 1))), exact=True)
     (kernel,) = (kernel for kernel in net.image.kernels if "kh3" in kernel.problem)
     problem = parse_problem(kernel.problem)
     assert choose(problem, with_slow_memory(problem), 1, False).has_transform
