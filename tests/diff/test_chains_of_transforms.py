@@ -30,7 +30,7 @@ MIXED = (
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", [TWICE.format(tag="axb"), TWICE.format(tag="abx"), MIXED], ids=["axb", "abx", "mixed"])
 def test_stages_alone_use_transforms(line: str, threads: int) -> None:
-    kernel = cs.compile(line, target="avx512", threads=threads)
+    kernel = cs.compile(line, target="avx2", threads=threads)
     assert any(stage.tiles_at("winograd") for stage in kernel.config.stages)
     assert len(kernel.transforms) == sum(bool(stage.tiles_at("winograd")) for stage in kernel.config.stages)
     entries = kernel.artifact.entries
@@ -42,10 +42,10 @@ def test_stages_alone_use_transforms(line: str, threads: int) -> None:
 
 def test_any_stage_alone_may_have_a_transform() -> None:
     line = TWICE.format(tag="axb")
-    both = cs.compile(line, target="avx512", threads=1).config.stages
+    both = cs.compile(line, target="avx2", threads=1).config.stages
     strict = str(parse_problem(line).without_transforms())
-    plain = cs.compile(strict, target="avx512", threads=1).config.stages
-    assert verify_kernel(cs.compile(strict, target="avx512", threads=1)).detail == "exact"
+    plain = cs.compile(strict, target="avx2", threads=1).config.stages
+    assert verify_kernel(cs.compile(strict, target="avx2", threads=1)).detail == "exact"
     for configs in ((both[0], plain[1]), (plain[0], both[1])):
         kernel = cs.compile(line, config=" / ".join(map(str, configs)))
         assert len(kernel.transforms) == 1 and verify_kernel(kernel).ok
@@ -54,14 +54,14 @@ def test_any_stage_alone_may_have_a_transform() -> None:
 @pytest.mark.parametrize("tag", ["axb", "abx"])
 def test_the_keyword_accuracy_holds_for_every_stage(tag: str) -> None:
     line = TWICE.format(tag=tag)
-    kernel = cs.compile(line, target="avx512", threads=1, accuracy="strict")
+    kernel = cs.compile(line, target="avx2", threads=1, accuracy="strict")
     assert not kernel.transforms and kernel.problem == parse_problem(line).without_transforms()
     assert verify_kernel(kernel).detail == "exact"
     some = TWICE.format(tag=tag).replace("-> ", "-> --accuracy=strict ")
-    assert cs.compile(some, target="avx512", threads=1, accuracy="strict").problem == kernel.problem
+    assert cs.compile(some, target="avx2", threads=1, accuracy="strict").problem == kernel.problem
     with pytest.raises(cs.UsageError, match="says --accuracy=strict, the keyword any; legal is one of them"):
         cs.compile(some, accuracy="any")
-    every = cs.compile(line, target="avx512", threads=1, accuracy="any").problem
+    every = cs.compile(line, target="avx2", threads=1, accuracy="any").problem
     assert str(every).count("--accuracy=any") == 2
 
 
@@ -75,7 +75,7 @@ def test_keywords_of_one_stage_are_refused(keyword: str, value: Any, option: str
 
 
 def test_infinite_weights_meet_no_stored_zeros() -> None:
-    kernel = cs.compile(TWICE.format(tag="axb"), target="avx512", threads=1)
+    kernel = cs.compile(TWICE.format(tag="axb"), target="avx2", threads=1)
     assert kernel.artifact.limits.keys() == {"wei_1", "wei_2"}
     arrays = {a.name: np.zeros(a.shape, np.float32) for a in kernel.arguments if a.role == "in"}
     arrays["wei_2"][0, 0] = np.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from emulated import keep_within
 from guarded import Compiled, check_result, expected
 from legal import legal_problem
 
@@ -52,6 +53,7 @@ def check(problem: Problem, artifact: Artifact) -> None:
     """Run the entries whole, and in parts."""
     assert list(artifact.steps)[-1] == "main"
     arrays = random_arrays(problem, 1)
+    keep_within(artifact.limits, arrays)
     truth = expected(problem, arrays)
     for chunks in (0, Config.parse(artifact.config).threads):
         check_result(problem, Compiled(problem, artifact)(arrays, chunks), truth)
