@@ -79,7 +79,7 @@ def test_absent_pixels_meet_no_infinite_weight(line: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "terms"),
     [
-        ("mb2ic6ih7iw9oc17oh7ow9kh1kw1", (("ic", 2),)), ("--dir=BWD_D g2mb1ic26ih11oc12oh11kh1", (("oc", 2),)),
+        ("mb2ic6ih7oc26oh7kh1", (("ic", 2),)), ("--dir=BWD_D g2mb1ic26ih11oc12oh11kh1", (("oc", 2),)),
         ("mb1ic5ih9oc30oh9kh1", ()),
     ],
 )  # fmt: skip
