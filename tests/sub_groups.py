@@ -17,8 +17,8 @@ from convsmith.measure.verification import verify_kernel
 from convsmith.problem import Problem
 from convsmith.schedule.config import Config
 
-DEVICES = {"xe_hpc": "pvc", "xe_hpg": "dg2", "xe_lp": "tgllp"}
-"""Names of devices, as ocloc knows them."""
+DEVICES = ("xe_hpc", "xe_hpg", "xe_lp")
+"""Levels whose kernels ocloc compiles."""
 
 
 def run_emulated(problem: Problem, machine: Machine, config: Config | None, seed: int = 0) -> Config:
@@ -47,10 +47,11 @@ def assembly(spirv: bytes, machine: Machine, folder: Path) -> str:
     (folder / "lib" / "libiga64.so").symlink_to(library)
     (folder / "kernel.spv").write_bytes(spirv)
     env = os.environ | {"LD_LIBRARY_PATH": str(folder / "lib")}
-    device = DEVICES[machine.name]
+    assert machine.device is not None
+    chip = machine.device.chip
 
     def run(*words: str) -> None:
-        subprocess.run(["ocloc", *words, "-device", device], cwd=folder, env=env, check=True, capture_output=True)
+        subprocess.run(["ocloc", *words, "-device", chip], cwd=folder, env=env, check=True, capture_output=True)
 
     run("compile", "-spirv_input", "-file", "kernel.spv", "-out_dir", "out")
     (made,) = (folder / "out").glob("*.bin")

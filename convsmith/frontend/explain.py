@@ -16,9 +16,10 @@ from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.launch import launch_of
+from convsmith.compiler.ocloc import TOOL, uses_on_chip
 from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.compiler.service import faults, repro
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import ToolchainError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.explain_device import device_lines, device_roofline, device_verdict
 from convsmith.frontend.explain_fusion import fusion_lines
@@ -82,7 +83,7 @@ def _lines(kernel: Inspected) -> list[Line]:
             (_VERDICT, _verdict(kernel, low, roof)), *_problem(problem), *_sizes(kernel, low),
             ("config", str(config)),
             *_decisions(kernel, plan, low, recorder.records),
-            *_work(problem, target), *_roofline(kernel, roof), *_machine_code(kernel.artifact),
+            *_work(problem, target), *_roofline(kernel, roof), *_machine_code(kernel.artifact, target),
             *_notes(kernel, plan, low),
         ]  # fmt: skip
     page.append(("files", files.text))
@@ -327,16 +328,23 @@ def reason(plan: Plan, of_bound: float, side: str) -> str:
     return "; ".join(facts)
 
 
-def _machine_code(artifact: Artifact) -> Iterator[Line]:
-    """Yield the resources of each entry that a device's assembler reports; no lines for a CPU."""
+def _machine_code(artifact: Artifact, machine: Machine) -> Iterator[Line]:
+    """Yield the resources of each entry that a compiler of ``machine`` reports; no lines for a CPU."""
+    uses, maker = {x.symbol: artifact.notes.get(f"use of {x.symbol}") for x in artifact.entries.values()}, ""
+    if machine.device is not None and machine.device.code == "spirv":
+        maker = f"compiled by {TOOL} for {machine.device.chip}"
+        try:
+            uses = {**uses_on_chip(artifact, machine.device.chip)}
+        except ToolchainError as error:
+            yield "machine code", str(error)
     title = "machine code"
     for name, entry in artifact.entries.items():
-        use = artifact.notes.get(f"use of {entry.symbol}")
+        use = uses.get(entry.symbol)
         if use is not None:
             yield title, f"{name}: {use}, {entry.launch.shared} bytes of shared memory at the launch"
             title = ""
     if not title:
-        yield "", f"assembled by {artifact.notes['assembler']}"
+        yield "", maker or f"assembled by {artifact.notes['assembler']}"
 
 
 def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:

@@ -116,6 +116,8 @@ class Device:
     """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
     register_files: tuple[int, ...] = ()
     """Numbers of registers that a thread may have at launch, more than usual."""
+    chip: str = ""
+    """The name under which a compiler ahead of time knows the device; empty if none does."""
 
     @property
     def copy_sizes(self) -> tuple[int, ...]:
