@@ -28,6 +28,7 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.read import check_reads
 from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule, zeroing_loops
+from convsmith.statement.naive import stores_sums
 from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -211,4 +212,9 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 raise ConfigError(
                     word, f"--{word}={loop}:{count}: zeros of weights are packed; legal with --pack={st.b.name}"
                 )
+    if config.join == "atomic" and not stores_sums(problem, st):
+        raise ConfigError(
+            "join", f"--join=atomic: {st.c.name} is computed from whole sums; legal are results that are the sums "
+            "themselves, without bias, scales and post-ops",
+        )  # fmt: skip
     return in_parts(side_by_side(st, config), config, machine)

@@ -39,13 +39,7 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
         term = _less(term, source_point(problem, st.a, buffers))
     if not is_true(st.a.mask) and not st.a.filled:
         term = Select(st.a.mask, term, const(acc.dtype, 0))
-    if st.finish == "epilogue":
-        assert epilogue is not None
-        value = epilogue.value(here)
-    elif st.finish == "centred" and not differs_by_channel(problem):
-        value = _centred(problem, st, buffers, here)
-    else:
-        value = _as(dtype(st.c.dtype), here)
+    value = _result(problem, st, buffers, here)
     add = Store(acc, (), Binary("add", here, term))
     store: Stmt = Store(buffers[st.c.name], st.c.coords, value)
     store = store if is_true(st.c.mask) else If(st.c.mask, store)
@@ -53,6 +47,21 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
     body = _nest(st.of("batch", "n", "m"), body)
     body = block(body, *zero_lanes(st.c, buffers))
     return Kernel(st.name, buffers.params(), body, before=tuple(before), sizes=st.sizes)
+
+
+def stores_sums(problem: Problem, st: Statement) -> bool:
+    """Return whether the results of ``st``, a statement of ``problem``, are its sums themselves."""
+    here = Load(make_buffer("acc", dtype(st.acc), (), "register"), (), None)
+    return _result(problem, st, Buffers(problem, *st.factors, st.c, *st.sums), here) is here
+
+
+def _result(problem: Problem, st: Statement, buffers: Buffers, sums: Value) -> Value:
+    """Return the value that the last step of ``st`` makes of its ``sums``."""
+    if st.finish == "epilogue":
+        return Epilogue(problem, st.whole, buffers).value(sums)
+    if st.finish == "centred" and not differs_by_channel(problem):
+        return _centred(problem, st, buffers, sums)
+    return _as(dtype(st.c.dtype), sums)
 
 
 def _centred(problem: Problem, st: Statement, buffers: Buffers, sums: Value) -> Value:

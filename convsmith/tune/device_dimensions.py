@@ -24,6 +24,7 @@ from convsmith.schedule.hardware import EngineLoops, engine_loops, engine_of, ha
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing, side_by_side
 from convsmith.schedule.packed_operands import packed_statement
+from convsmith.statement.naive import stores_sums
 from convsmith.statement.parts import splits_of_loops, splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
@@ -240,6 +241,7 @@ def _parts(at: DevicePoint) -> Iterator[Changes]:
     if not splits_on_devices(st):
         return
     from_registers = {} if at.nest is None else _from_registers(at)
+    is_added = st.acc in ATOMIC and st.c.dtype == st.acc and stores_sums(at.problem, st)
     yield dict(split=(), join="ordered")
     ways = {d.name: [n for n in sorted({*PARTS, d.size}) if n > 1 and not d.size % n] for d in st.of("k")}
     ways |= {loop: [n for n in PARTS if has_parts(at.loops, at.config, loop, n)] for loop in fused}
@@ -247,7 +249,7 @@ def _parts(at: DevicePoint) -> Iterator[Changes]:
         if not splits_on_devices(st, len(split)):
             continue
         yield dict(split=split, join="ordered", **from_registers)
-        if st.acc in ATOMIC and st.c.dtype == st.acc and all(loop in at.loops.extents for loop, _ in split):
+        if is_added and all(loop in at.loops.extents for loop, _ in split):
             yield dict(split=split, join="atomic", **from_registers)
 
 

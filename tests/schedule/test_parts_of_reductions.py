@@ -14,6 +14,7 @@ from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import PART, part_loop, splits_of_loops, sum_of_parts
 from convsmith.statement.views import statement
 from convsmith.tune.device import device_config
+from convsmith.tune.device_space import DeviceSpace
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,21 @@ def test_each_loop_has_equal_parts(words: str) -> None:
     config = Config.parse(f"--target=sm_80 --pack= --lane=oc --realise=mask --group=oc:4 {words}")
     with interning(), pytest.raises(ConfigError, match=r"--split=\w+:\d: legal is a reduction loop and a divisor"):
         plan_for(parse_problem("mb1ic8iw5oc4kw3"), config, target("sm_80"))
+
+
+@pytest.mark.parametrize("words", ["--dir=FWD_B", "--attr-post-ops=clip:-3:5", "--attr-scales=src:common:0.5"])
+def test_results_of_whole_sums_are_not_added_atomically(words: str) -> None:
+    """The plan refuses the config, and the tuner has no step to one."""
+    problem, machine = parse_problem(f"{words} mb1ic8iw5oc4kw3").canonical(), target("sm_80")
+    config = Config.parse("--target=sm_80 --pack= --lane=oc --realise=mask --group=oc:4 --split=ic:2")
+    with interning():
+        near = {c.join for c in DeviceSpace(problem, machine).neighbours(config, "parts")}
+        with pytest.raises(ConfigError, match="--join=atomic: dst is computed from whole sums") as raised:
+            plan_for(problem, config.changed(join="atomic"), machine)
+    assert raised.value.code == "join" and near == {"ordered"}
+    with interning():
+        plain = parse_problem("mb1ic8iw5oc4kw3").canonical()
+        assert {c.join for c in DeviceSpace(plain, machine).neighbours(config, "parts")} == {"ordered", "atomic"}
 
 
 @pytest.mark.parametrize(
