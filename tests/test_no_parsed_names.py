@@ -72,6 +72,7 @@ LEGAL = {
     ("compiler/cache.py", "file.name.endswith(_SUFFIX)"): FILES,
     ("compiler/cache.py", "item.name.startswith(('__', '.'))"): FILES,
     ("runtime/opencl_drivers.py", "file.name == _LIBRARY"): FILES,
+    ("compiler/ocloc.py", "_SPILLED.findall(log)"): LOGS,
     ("compiler/cubin.py", "_ENTRY.split(log)"): LOGS,
     ("compiler/cubin.py", "_USED.search(text)"): LOGS,
     ("compiler/cubin.py", "_SPILLED.search(text)"): LOGS,
