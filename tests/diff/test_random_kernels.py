@@ -219,7 +219,7 @@ def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
             array.flat[rng.integers(array.size, size=2)] = rng.choice([np.inf, -np.inf, np.nan], 2)
         check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
         compared += 1
-    assert compared > 8
+    assert compared > 5
 
 
 def test_pad_copy_asks_for_finite_weights() -> None:
