@@ -14,6 +14,7 @@ from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_pa
 from convsmith.codegen.parts_of_stores import parts_of_store
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.runs import has_long_runs, load_runs, store_runs
+from convsmith.codegen.strided_units import load_strided, store_strided
 from convsmith.codegen.sums_of_lanes import SumEmitter
 from convsmith.codegen.word_loads import fills_word, is_word, load_leading, load_word
 from convsmith.diag.errors import InternalError
@@ -111,7 +112,7 @@ class AccessEmitter(SumEmitter):
         bits = ", ".join(f"i1 {'true' if lanes.first <= n < lanes.active else 'false'}" for n in range(lanes.count))
         return f"<{lanes.count} x i1> <{bits}>"
 
-    def _lanes(self, count: int) -> str:
+    def number_of(self, count: int) -> str:
         """Return the operands that end a scalable vector of ``count`` lanes in a unit: a mask without effect, and the
         number of lanes.
         """
@@ -272,11 +273,13 @@ class AccessEmitter(SumEmitter):
             if self.scalable and self.has_vector_lengths:
                 name = f"@llvm.vp.load.{self.suffix(t, n)}.p0"
                 self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, i32)"] = None
-                return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self._lanes(n)})")
+                return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.number_of(n)})")
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
-        if whole and not self.scalable and columns_of(lanes.offsets) is not None:
+        if self.scalable:
+            return load_strided(self, v, lanes)
+        if whole and columns_of(lanes.offsets) is not None:
             return self._load_columns(v, lanes)
         lo, hi = self.spans.get((gathered_from(v), extent_of(v)), extent_of(v))
         if whole and hi - lo < n:
@@ -439,16 +442,19 @@ class AccessEmitter(SumEmitter):
             elif self.scalable and self.has_vector_lengths:
                 name = f"@llvm.vp.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)}, i32)"] = None
-                self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self._lanes(n)})")
+                self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.number_of(n)})")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
             return
+        if self.scalable:
+            store_strided(self, buffer, index[0], lanes, x)
+            return
         if self.has_masked_stores and is_spread(t, lanes):
             store_spread(self, buffer, index[0], lanes, x)
             return
-        if has_long_runs(t, lanes) and not self.scalable:
+        if has_long_runs(t, lanes):
             store_runs(self, buffer, index[0], lanes, x)
             return
         width = row_width(t, lanes)

@@ -250,10 +250,10 @@ class _Machine(ClusterMachine):
             raise self._error(f"{type(s).__name__} stands in a scalable loop")
 
     def _require_units(self, traces: Sequence[list[AccessPlace]]) -> None:
-        """Raise InterpError unless all units make the same access, or their lanes are adjacent."""
+        """Raise InterpError unless all units make the same access, or their lanes are evenly apart."""
         for before, after in pairwise(traces):
             for x, y in zip(before, after):
-                apart = x.lanes.count if x.lanes is not None and x.lanes.stride == 1 else 0
+                apart = (x.lanes.reach or 0) if x.lanes is not None else 0
                 if x.memory is y.memory and y.base - x.base not in (0, apart):
                     raise self._error(
                         f"units of {x.memory.name} are {y.base - x.base} elements apart; legal is 0 or {apart}"

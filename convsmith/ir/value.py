@@ -75,6 +75,11 @@ class Lanes(NamedTuple):
         """The common distance of adjacent lanes (0: broadcast, 1: contiguous), or None."""
         return _stride(self.offsets)
 
+    @property
+    def reach(self) -> int | None:
+        """The distance from a vector to the next one if all lanes of both are evenly apart, otherwise None."""
+        return None if self.stride is None else self.stride * self.count
+
 
 def strided(count: int, stride: int, active: int | None = None) -> Lanes:
     """Return ``count`` lanes, ``stride`` elements apart."""

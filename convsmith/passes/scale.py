@@ -1,7 +1,7 @@
 """Make loops scalable: a machine whose vectors have several units runs one iteration per unit at a time.
 
 The lanes of one iteration become a unit of a vector, the lanes of the next iterations the further units. This preserves
-every address if the lanes of consecutive iterations are contiguous in memory, or the same in all iterations.
+every address if the lanes of consecutive iterations are evenly apart in memory, or the same in all iterations.
 
 The rewrite requires that iterations that run at once, statement by statement, do not depend on each other, which the
 dependence test decides.  Control flow must not depend on the iteration, registers must belong to one, and instructions
@@ -11,11 +11,13 @@ must have a row that works on all units.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from math import gcd
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.index import Cond, FloorDiv, Index, Mod, Var, as_index, minimum
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Bits, Lanes, Load, Lookup, Repeat, Select, Sum, Sums, Value, lanes_of
@@ -23,7 +25,8 @@ from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import in_any_order, require_order
-from convsmith.passes.scope import LoopRewriter, with_body
+from convsmith.passes.scope import LoopRewriter, each_body
+from convsmith.passes.simplify import simplify_stmt
 
 
 class _Obstacle(Exception):
@@ -73,15 +76,15 @@ class _Units:
             raise _Obstacle(f"{what} differs between iterations")
 
     def access(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, what: Store | Load) -> None:
-        """Raise _Obstacle unless units of the access are adjacent, or the access is the same in all iterations."""
+        """Raise _Obstacle unless lanes of all units are evenly apart, or the access is the same in all iterations."""
         if buffer.in_registers:
             self.same(index, f"the register of {what}")
             if buffer not in self.own or (lanes is not None and (lanes.stride != 1 or not lanes.is_whole)):
                 raise _Obstacle(f"{what} is no whole vector of registers of the iteration")
             return
-        apart = lanes.count if lanes is not None and lanes.stride == 1 else 0
-        if lanes is not None and (not lanes.is_whole or lanes.count < 2 or lanes.stride not in (0, 1)):
-            raise _Obstacle(f"{what} has lanes that are absent or not adjacent")
+        apart = 0 if lanes is None else lanes.reach
+        if apart is None or (lanes is not None and (not lanes.is_whole or lanes.count < 2)):
+            raise _Obstacle(f"{what} has lanes that are absent or not evenly apart")
         if self.step(index) != apart:
             raise _Obstacle(f"units of {what} are {self.step(index)} elements apart; legal is {apart}")
 
@@ -113,13 +116,31 @@ class _Scale(LoopRewriter):
         self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
 
     def visit_For(self, loop: For) -> Stmt:
-        if loop.var.name in self.names and loop.kind == "serial" and self.has_units(loop):
+        if loop.var.name not in self.names or loop.kind != "serial" or loop.carried:
+            return self._For(loop)
+        if self.has_units(loop):
             return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
-        return self._For(loop)
+        return self.in_blocks(loop) or self._For(loop)
+
+    def in_blocks(self, loop: For) -> Stmt | None:
+        """Return ``loop`` as a loop over blocks of iterations that can be units; None if there are none."""
+        size = _block_of(loop)
+        if size < 2 or not loop.lo.is_const or not loop.hi.is_const:
+            return None
+        outer, count = Var(f"{loop.var.name}.b"), loop.hi.const - loop.lo.const
+        rest = as_index(size) if count % size == 0 else minimum(size, count - outer * size)
+        around = For(outer, as_index(0), as_index(-(-count // size)), loop.body)
+        body = substitute(loop.body, {loop.var: loop.lo + outer * size + loop.var})
+        self.around.append(around)
+        known = {**self.ranges, loop.var: (0, size - 1)}
+        inner = For(loop.var, as_index(0), rest, simplify_stmt(body, known), "scalable")
+        can = self.has_units(inner)
+        self.around.pop()
+        return For(outer, around.lo, around.hi, inner) if can else None
 
     def has_units(self, loop: For) -> bool:
         """Return whether iterations of a loop of vectors can be units."""
-        if loop.carried or not any(x.lanes is not None for x in _stores(loop)):
+        if not any(x.lanes is not None for x in _stores(loop)):
             return False
         own = {s.buffer for s in statements_of(loop.body) if isinstance(s, Alloc)}
         units = _Units(loop.var, own, self.scalable)
@@ -136,6 +157,17 @@ class _Scale(LoopRewriter):
         return True
 
 
+def _block_of(loop: For) -> int:
+    """Return the iterations after which a quotient or a remainder of the loop's variable in an index first changes its
+    course, as where channels are in blocks; 0 if no index has one.
+    """
+    found = []
+    for x in walk(loop.body):
+        if isinstance(x, FloorDiv | Mod) and (step := dict(x.num.terms).get(loop.var, 0)):
+            found.append(x.den // gcd(x.den, step))
+    return min(found, default=0)
+
+
 def _stores(loop: For) -> Iterator[Store]:
     return (s for s in statements_of(loop.body) if isinstance(s, Store))
 
@@ -144,7 +176,8 @@ def _stores(loop: For) -> Iterator[Store]:
 def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = ()) -> Kernel:
     """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
 
-    ``rows`` are the machine's instructions. Other loops are unchanged, and run on vectors of one unit.
+    ``rows`` are the machine's instructions. A loop over blocks of channels, in which units are adjacent, is split so
+    that the iterations of a block are units. Other loops are unchanged, and run on vectors of one unit.
 
     Before::
 
@@ -168,4 +201,4 @@ def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] 
               dst[i * 4]{4} = acc[0]{4}
           dst[8]{4/2} = a[0]{4:0}
     """
-    return with_body(kernel, _Scale(tuple(loops), rows).stmt(kernel.body))
+    return each_body(kernel, _Scale(tuple(loops), rows).stmt)

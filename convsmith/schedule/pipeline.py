@@ -68,6 +68,9 @@ class Surrounding(Protocol):
     def outline(self, s: Schedule) -> None:
         """Make functions of the nests."""
 
+    def scale(self, s: Schedule) -> None:
+        """Make vectors scalable where the machine has such."""
+
 
 @dataclass
 class KernelParts:
@@ -160,6 +163,8 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
     s.run(simplify, False)
     for k in parts:
         finish_result(s, k)
+    if kernel.around is not None:
+        kernel.around.scale(s)
     write_beside_products(s, parts)
     straight_code(
         s, kernel.machine, outlines=any(k.config.outline for k in parts),

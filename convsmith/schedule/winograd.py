@@ -15,6 +15,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
+from convsmith.passes.scale import scale
 from convsmith.passes.share_guards import share_guards
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
@@ -37,6 +38,8 @@ from convsmith.statement.winograd import WEIGHTS, Winograd, winograd
 PIECES = 4
 """Maximum number of pieces of a transform's loop over tiles: the pieces at the borders of an image, and the interior.
 """
+UNITS = 16
+"""Maximum number of units of a vector that transform groups of channels at once."""
 
 
 def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
@@ -82,7 +85,7 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
             acc = dtype(direct.acc)
             width, line = machine.width(acc), machine.l1.line // acc.bytes
             whole = known[key] = winograd(
-                problem, direct, dict(config.tiles_at("winograd")), width, line
+                problem, direct, dict(config.tiles_at("winograd")), width, line, UNITS if machine.vectors.scalable else 1
             )
         made = known[*key, config.tiles_at("block")] = whole.in_blocks(dict(config.tiles_at("block")))
     return made
@@ -136,6 +139,11 @@ class _Transforms:
             for name in self.made.lanes(end):
                 s.run(vectorise, name, self.made.width, False)
         s.run(share_guards)
+
+    def scale(self, s: Schedule) -> None:
+        """Make vectors of channels scalable."""
+        if self.machine.vectors.scalable:
+            s.run(scale, tuple(channels[0] for channels, _ in self.made.transforms), self.machine.instructions)
 
     def outline(self, s: Schedule) -> None:
         """Outline the transforms of all channels of a tile into functions, which all tiles of an image share; a copy of

@@ -24,7 +24,7 @@ class TileTransform:
 
     The product along one axis is straight-line code inside loops over the other axes; an array in the cache holds the
     result between two axes. Names of loops and arrays begin with ``name``. The ``channels`` are processed in
-    groups of ``width``, one per lane.
+    groups of ``width``, one per lane; ``spread`` groups in sequence have places of their own in that array.
     """
 
     name: str
@@ -32,6 +32,7 @@ class TileTransform:
     width: int
     codes: Sequence[LinearCode]
     channels: int
+    spread: int = 1
 
     @property
     def group(self) -> Var:
@@ -55,16 +56,18 @@ class TileTransform:
     def body(self, read: Read, write: Write) -> Stmt:
         """Return the nests of a group of channels of a tile."""
         shape = [code.inputs for code in self.codes]
+        spread = min(self.spread, -(-self.channels // self.width))
+        start = self.first - self.group % spread * self.width
         parts: list[Stmt] = []
         between: list[Buffer] = []
         for n, code in enumerate(self.codes):
             last = n == len(self.codes) - 1
             if n:
-                read = _reader(between[-1], self.first)
+                read = _reader(between[-1], start)
             shape[n] = len(code.results)
             if not last:
-                between.append(make_buffer(f"{self.name}{n}", self.dtype, (*shape, self.width), "cache"))
-            put = write if last else _writer(between[-1], self.first)
+                between.append(make_buffer(f"{self.name}{n}", self.dtype, (*shape, self.width * spread), "cache"))
+            put = write if last else _writer(between[-1], start)
             parts.append(self._pass(n, code, shape, read, put))
         body = block(*parts)
         for buffer in reversed(between):

@@ -54,7 +54,8 @@ class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
     ``images`` is an axis under F(1, 1), the identity, because a block has tiles of several images. Transforms work on
-    ``width`` channels at a time. A cache line has ``line`` elements.
+    ``width`` channels at a time; ``spread`` such groups in sequence share no memory, so that they may be units of
+    scalable vectors. A cache line has ``line`` elements.
     """
 
     problem: Problem
@@ -63,6 +64,7 @@ class Winograd:
     images: FilteredAxis
     width: int
     line: int
+    spread: int = 1
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
@@ -301,7 +303,7 @@ class Winograd:
 
     def _transform(self, end: str, channels: int, type_: DType) -> TileTransform:
         codes = [x.codes.input if end == "s" else x.codes.output for x in self.axes]
-        return TileTransform(end, type_, self.width, codes, channels)
+        return TileTransform(end, type_, self.width, codes, channels, self.spread)
 
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
@@ -324,7 +326,7 @@ class Winograd:
             return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)
 
         codes = [x.codes.weights for x in self.axes]
-        transform = TileTransform("g", result.dtype, self.width, codes, n.size)
+        transform = TileTransform("g", result.dtype, self.width, codes, n.size, self.spread)
         body = transform.nest(transform.body(read, write))
         return Kernel(WEIGHTS, (given, result), loop_nest(outer, body))
 
@@ -349,13 +351,15 @@ class _Finished(Rewriter):
         return self.value if v.buffer is self.acc else self._Load(v)
 
 
-def winograd(problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, line: int) -> Winograd:
+def winograd(
+    problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, line: int, spread: int = 1
+) -> Winograd:  # fmt: skip
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    A block has all tiles of an image. Vectors have ``width`` channels, cache lines ``line`` elements. ConfigError if
-    there is no such program.
+    A block has all tiles of an image. Vectors have ``width`` channels, cache lines ``line`` elements, and ``spread``
+    vectors in sequence share no memory. ConfigError if there is no such program.
     """
     axes = filtered_axes(problem, direct, sizes)
     images = next(d for d in direct.of("m") if d.sort == "images")
     of_images = FilteredAxis(images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, 1)
-    return Winograd(problem, direct, axes, of_images, width, line)
+    return Winograd(problem, direct, axes, of_images, width, line, spread)

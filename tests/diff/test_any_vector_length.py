@@ -48,6 +48,15 @@ CASES = {
     "integer steps": (f"--dt=s8:s8:s8 --attr-post-ops=s32_mulh:per_dim_1 {SMALL}", "sdot"),
     "bytes, depthwise": ("--dt=u8:s8:u8 g44mb1ic44iw6oc44ow6kw3pw1", "mul|mla"),
     "pixels along lanes": ("--stag=abx --dtag=abx mb1ic3ih5iw9oc8oh5ow9kh1kw1", "fmla"),
+    "channels first": ("--stag=abx --dtag=abx mb1ic8ih5iw7oc44oh3ow4kh3kw3sh2sw2ph1pw1", "fmla"),
+    "channels first, f16": (f"--dt=f16 --stag=abx --dtag=abx {SMALL}", "fmla"),
+    "channels first, bytes": (f"--dt=s8:s8:s32 --stag=abx --dtag=abx {SMALL}", "sdot"),
+    "channels first, requantised": (f"--dt=u8:s8:u8 --stag=abx --dtag=abx --attr-scales=wei:per_oc {SMALL}", "usdot"),
+    "channels first, stride": ("--stag=abx --dtag=abx mb1ic3iw81oc16ow40kw3sw2pw0", "fmla"),
+    "weights gradient": ("--dir=BWD_W mb1ic20ih4iw5oc44oh4ow5kh3kw3ph1pw1", "fmla"),
+    "weights gradient, channels first": ("--dir=BWD_W --stag=abx --dtag=abx mb1ic20ih3iw3oc44oh3ow3kh1kw1", "fmla"),
+    "weights gradient, depthwise": ("--dir=BWD_W g44mb1ic44ih5iw6oc44oh5ow6kh3kw3ph1pw1", "fmla"),
+    "weights gradient, f64": (f"--dir=BWD_W --dt=f64 {SMALL}", "fmla"),
     "product": ("--matmul 6x9:9x44", "fmla"),
     "product of bytes": ("--dt=s8:s8:s32 --matmul 6x12:12x44", "sdot"),
 }  # fmt: skip
@@ -67,7 +76,7 @@ CONFIGS = {
 
 
 def line_of(text: str) -> str:
-    return text if text.startswith(("--stag", "--matmul", "--dt=s8:s8:s32 --matmul")) else NHWC + text
+    return text if "--stag" in text or "--matmul" in text else NHWC + text
 
 
 def check(line: str, config: str = "", units: tuple[int, ...] = UNITS) -> None:

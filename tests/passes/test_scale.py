@@ -57,6 +57,8 @@ def vector(r: random.Random) -> str:
         return f"repeat({place(r, 0, name)}{{2}}, 2)"
     if kind == 2:
         return f"{place(r, 4, name)}{r.choice(('{4:2}', '{4/3}'))}"
+    if kind == 3:
+        return f"{place(r, 8, name)}{{4:2}}"
     return f"{place(r, 4, name)}{{4}}" if kind < 12 else f"{place(r, 0, name)}{{4:0}}"
 
 
@@ -128,7 +130,24 @@ def test_units_that_are_adjacent_or_the_same() -> None:
 @pytest.mark.parametrize(
     "old, new",
     [
+        ("b[u * 4 + k * 16]{4}", "b[u * 12 + k * 16]{4:3}"), ("c[u * 4]{4}", "c[u * 20]{4:5}"),
+        ("c[u * 4]", "c[12 - u * 4]"),
+    ],
+)
+def test_lanes_that_are_evenly_apart(old: str, new: str) -> None:
+    assert LOOP.count(old) == 1
+    kernel = parse_kernel(LOOP.replace(old, new))
+    scaled = scale(kernel, ("u",))
+    assert is_scalable(scaled) == ("12 - u" not in new)
+    for units in SCALES:
+        np.testing.assert_array_equal(results(scaled, units)["c"], results(kernel, 1)["c"])
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
         ("b[u * 4 + k * 16]", "b[u * 8 + k * 16]"),
+        ("c[u * 4]{4} =", "c[u * 4]{4:2} ="),
         ("a[k]{4:0}", "a[u]{4:0}"),
         ("a[k]{4:0}", "a[k]{4:2}"),
         ("a[k]{4:0}", "a[u // 2 * 8]{4}"),
