@@ -30,6 +30,10 @@ _COSTS = Costs(
     fragment_row=0.5, fragment_turn=25, fragment_configuration=0, fragment_finish=2, fragment_pixel=0,
 )  # fmt: skip
 """Costs of a core with two vector units."""
+_SCALABLE_COSTS = replace(_COSTS, temporaries=3)
+"""Products of scalable vectors have no form by element. LLVM loads the elements of several products ahead, each into a
+register of its own, and keeps sums in memory where none are left.
+"""
 
 
 _WORDS = tuple(
@@ -85,7 +89,7 @@ def _any_sve() -> Machine:
     needs = (*neon.needs, "sve")
     return replace(
         neon, name="aarch64+sve", features=f"{neon.features},+sve", needs=needs,
-        vectors=replace(neon.vectors, scalable=True), instructions=unit_rows(needs),
+        vectors=replace(neon.vectors, scalable=True), costs=_SCALABLE_COSTS, instructions=unit_rows(needs),
     )  # fmt: skip
 
 
