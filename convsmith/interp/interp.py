@@ -238,6 +238,14 @@ class _Machine(ClusterMachine):
             self._at_once(s.body, units)
             for unit in units:
                 del self._shared[unit.memories.pop(s.buffer)]
+        elif isinstance(s, PointerLoad):
+            _, self._origins[s.buffer] = self._common(s, units, lambda: self._place_of(s))
+            for unit in units:
+                unit.memories[s.buffer], _ = self._within(unit, lambda: self._pointee(s))
+            self._at_once(s.body, units)
+            for unit in units:
+                del unit.memories[s.buffer]
+            del self._origins[s.buffer]
         elif isinstance(s, (Store, Invoke)):
             traces = []
             for unit in units:
@@ -330,6 +338,17 @@ class _Machine(ClusterMachine):
 
     def _at(self, s: PointerLoad) -> None:
         """Bind the buffer to the memory of the source or of the zeros, from the entry's position on."""
+        self._memories[s.buffer], self._origins[s.buffer] = self._pointee(s)
+        self._stmt(s.body)
+        del self._memories[s.buffer], self._origins[s.buffer]
+
+    def _place_of(self, s: PointerLoad) -> tuple[int, int]:
+        """Return what tells the elements that an entry points at from others."""
+        memory, origin = self._pointee(s)
+        return id(memory), origin
+
+    def _pointee(self, s: PointerLoad) -> tuple[BufferMemory, int]:
+        """Return the memory of the source or of the zeros, and the position in it that the entry points at."""
         if s.table.dtype is not (PTR if s.rows is None else S32) or s.buffer in self._memories:
             raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")
         table, places = self._places(s.table, s.index, None)
@@ -340,11 +359,8 @@ class _Machine(ClusterMachine):
             entry = (entry % count) * step if -count <= entry < count else ABSENT
         if entry == ABSENT:
             memory, (origin,) = self._places(s.zero, s.zero_at, None)
-        else:
-            memory, origin = self._memory(s.source), entry + self._index(s.offset)
-        self._memories[s.buffer], self._origins[s.buffer] = memory, origin
-        self._stmt(s.body)
-        del self._memories[s.buffer], self._origins[s.buffer]
+            return memory, origin
+        return self._memory(s.source), entry + self._index(s.offset)
 
     def _store(self, s: Store) -> None:
         if s.buffer in self._origins:

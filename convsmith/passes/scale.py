@@ -19,13 +19,13 @@ from convsmith.ir.index import Cond, FloorDiv, Index, Mod, Var, as_index, minimu
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Bits, Lanes, Load, Lookup, Repeat, Select, Sum, Sums, Value, lanes_of
 from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import in_any_order, require_order
-from convsmith.passes.scope import LoopRewriter, each_body
+from convsmith.passes.scope import LoopRewriter, each_body, loop_range
 from convsmith.passes.simplify import simplify_stmt
 
 
@@ -65,6 +65,8 @@ class _Units:
                 raise _Obstacle(f"{s.instruction} works on one unit")
             for v in (s.dst, *s.args):
                 self.value(v)
+        elif isinstance(s, PointerLoad):
+            self.same((*s.index, s.offset, *s.zero_at), f"the pointer of {s.buffer}")
         elif isinstance(s, Alloc):
             if s.buffer.scope != "register":
                 raise _Obstacle(f"{s.buffer} is allocated in the loop, and is no register")
@@ -110,33 +112,55 @@ class _Units:
 
 
 class _Scale(LoopRewriter):
-    def __init__(self, names: tuple[str, ...], rows: Collection[Instruction]) -> None:
+    def __init__(self, names: tuple[str, ...], rows: Collection[Instruction], tasks: int) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.tasks = names, tasks
         self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
 
     def visit_For(self, loop: For) -> Stmt:
-        if loop.var.name not in self.names or loop.kind != "serial" or loop.carried:
+        if loop.var.name not in self.names or loop.kind not in ("serial", "parallel") or loop.carried:
             return self._For(loop)
-        if self.has_units(loop):
+        if loop.kind == "serial" and self.has_units(loop):
             return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
         return self.in_blocks(loop) or self._For(loop)
 
     def in_blocks(self, loop: For) -> Stmt | None:
         """Return ``loop`` as a loop over blocks of iterations that can be units; None if there are none."""
-        size = _block_of(loop)
-        if size < 2 or not loop.lo.is_const or not loop.hi.is_const:
+        if not loop.lo.is_const or not loop.hi.is_const:
             return None
         outer, count = Var(f"{loop.var.name}.b"), loop.hi.const - loop.lo.const
+        size = _block_of(loop)
+        if loop.kind == "parallel":
+            share = -(-count // self.tasks)
+            size = gcd(share, size) if size else share
+        if size < 2:
+            return None
         rest = as_index(size) if count % size == 0 else minimum(size, count - outer * size)
-        around = For(outer, as_index(0), as_index(-(-count // size)), loop.body)
+        around = For(outer, as_index(0), as_index(-(-count // size)), loop.body, loop.kind)
         body = substitute(loop.body, {loop.var: loop.lo + outer * size + loop.var})
         self.around.append(around)
-        known = {**self.ranges, loop.var: (0, size - 1)}
-        inner = For(loop.var, as_index(0), rest, simplify_stmt(body, known), "scalable")
-        can = self.has_units(inner)
+        made = self.innermost(For(loop.var, as_index(0), rest, body, loop.kind))
         self.around.pop()
-        return For(outer, around.lo, around.hi, inner) if can else None
+        return None if made is None else For(outer, around.lo, around.hi, made, loop.kind)
+
+    def innermost(self, loop: For) -> Stmt | None:
+        """Return ``loop``, made scalable, within the loops that threads share with it, whose order may be any; None if
+        some of its iterations cannot be units.
+        """
+        body = loop.body
+        if loop.kind == "parallel" and isinstance(body, Block) and any(_is_parallel(x) for x in body.stmts):
+            parts = [self.innermost(For(loop.var, loop.lo, loop.hi, x, loop.kind)) for x in body.stmts]
+            return None if None in parts else block(*(x for x in parts if x is not None))
+        if loop.kind == "parallel" and isinstance(body, For) and _is_parallel(body):
+            if loop.var in variables_of(body.lo) | variables_of(body.hi):
+                return None
+            self.around.append(body)
+            made = self.innermost(For(loop.var, loop.lo, loop.hi, body.body, loop.kind))
+            self.around.pop()
+            return None if made is None else For(body.var, body.lo, body.hi, made, body.kind)
+        body = simplify_stmt(body, {**self.ranges, loop.var: loop_range(loop, self.ranges)})
+        found = For(loop.var, loop.lo, loop.hi, body, "scalable")
+        return found if self.has_units(found) else None
 
     def has_units(self, loop: For) -> bool:
         """Return whether iterations of a loop of vectors can be units."""
@@ -168,16 +192,21 @@ def _block_of(loop: For) -> int:
     return min(found, default=0)
 
 
+def _is_parallel(s: Stmt) -> bool:
+    return isinstance(s, For) and s.kind == "parallel"
+
+
 def _stores(loop: For) -> Iterator[Store]:
     return (s for s in statements_of(loop.body) if isinstance(s, Store))
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = ()) -> Kernel:
+def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = (), tasks: int = 1) -> Kernel:
     """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
 
     ``rows`` are the machine's instructions. A loop over blocks of channels, in which units are adjacent, is split so
-    that the iterations of a block are units. Other loops are unchanged, and run on vectors of one unit.
+    that the iterations of a block are units, and a loop that threads share is split into ``tasks`` blocks. Other loops
+    are unchanged, and run on vectors of one unit.
 
     Before::
 
@@ -201,4 +230,4 @@ def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] 
               dst[i * 4]{4} = acc[0]{4}
           dst[8]{4/2} = a[0]{4:0}
     """
-    return each_body(kernel, _Scale(tuple(loops), rows).stmt)
+    return each_body(kernel, _Scale(tuple(loops), rows, tasks).stmt)

@@ -74,6 +74,8 @@ from convsmith.statement.statement import Statement, steps_evenly, view_steps
 
 RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
+TASKS = 2
+"""Number of blocks of a loop over vectors for each of the threads that share it."""
 TILES_AHEAD = 2
 """Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
 
@@ -261,7 +263,8 @@ def finish_result(s: Schedule, k: KernelPlan) -> None:
     if adds_zeros(k.columns, k.nest.lanes):
         s.run(fill_blocks, k.columns.c.name)
     if k.nest.units:
-        s.run(scale, k.nest.units, k.machine.instructions)
+        shared = (TASKS * k.config.threads,) if k.config.threads > 1 else ()
+        s.run(scale, k.nest.units, k.machine.instructions, *shared)
 
 
 def write_beside_products(s: Schedule, parts: Sequence[KernelPlan]) -> None:

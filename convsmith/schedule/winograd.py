@@ -84,8 +84,9 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
                 )  # fmt: skip
             acc = dtype(direct.acc)
             width, line = machine.width(acc), machine.l1.line // acc.bytes
+            spread = UNITS if machine.vectors.scalable else 1
             whole = known[key] = winograd(
-                problem, direct, dict(config.tiles_at("winograd")), width, line, UNITS if machine.vectors.scalable else 1
+                problem, direct, dict(config.tiles_at("winograd")), width, line, spread
             )
         made = known[*key, config.tiles_at("block")] = whole.in_blocks(dict(config.tiles_at("block")))
     return made

@@ -252,6 +252,8 @@ def _tiles(
 ) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield register tiles of as many tiles of pixels as registers hold, in equal parts, for each number of vectors."""
     for v in range(1, min(vectors, MAX_VECTORS) + 1):
+        if v > 1 and target.vectors.scalable and (vectors % v or vectors < v * target.costs.scalable_units):
+            continue
         most = (target.registers - 1 - target.costs.temporaries - v) // v
         if most > 0:
             yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))

@@ -11,6 +11,7 @@ from emulated import check_emulated, skip_without_emulator
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
+from convsmith.compiler.dynamic import at_call
 from convsmith.emulate.qemu import UNITS, sve_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
@@ -57,6 +58,8 @@ CASES = {
     "weights gradient, channels first": ("--dir=BWD_W --stag=abx --dtag=abx mb1ic20ih3iw3oc44oh3ow3kh1kw1", "fmla"),
     "weights gradient, depthwise": ("--dir=BWD_W g44mb1ic44ih5iw6oc44oh5ow6kh3kw3ph1pw1", "fmla"),
     "weights gradient, f64": (f"--dir=BWD_W --dt=f64 {SMALL}", "fmla"),
+    "blocks of channels": ("--stag=aBx16b --dtag=aBx16b mb1ic16iw6oc48ow6kw1pw0", "fmla"),
+    "blocks of channels, depthwise": ("--stag=aBx16b --dtag=aBx16b g48mb1ic48ih5iw6oc48oh5ow6kh3kw3ph1pw1", "fmla"),
     "product": ("--matmul 6x9:9x44", "fmla"),
     "product of bytes": ("--dt=s8:s8:s32 --matmul 6x12:12x44", "sdot"),
 }  # fmt: skip
@@ -70,6 +73,7 @@ CONFIGS = {
     "no functions": (SMALL, "--lane=oc --register=ow:2,oc:4 --outline=no"),
     "sums in memory": (SMALL, "--lane=oc --register=ow:2,oc:4 --cache=ic:4"),
     "lanes along terms": (SMALL, "--lane=ic --register=ow:2,oc:4"),
+    "threads": ("mb1ic8ih4iw5oc80oh4ow5kh3kw3ph1pw1", "--lane=oc --register=ow:5,oc:4 --order=oc,mb,oh,ow --threads=2"),
     "unpacked": (f"--wtag=xba {SMALL}", "--lane=oc --register=ow:4,oc:4 --pack="),
 }
 """Configs that some rewrites leave without scalable loops: their kernels run on vectors of one unit."""
@@ -112,6 +116,18 @@ def test_one_object_is_exact_at_any_length(name: str) -> None:
 def test_any_config_is_exact_at_any_length(name: str) -> None:
     line, config = CONFIGS[name]
     check(line_of(line), config, UNITS[:3])
+
+
+@pytest.mark.parametrize("options", ["--dt=u8:s8:u8", "", "--stag=abx --dtag=abx"])
+def test_kernels_for_any_sizes_are_exact_at_any_length(options: str) -> None:
+    skip_without_emulator(LEVEL)
+    line = f"{options} " if "--stag" in options else f"{options} {NHWC}"
+    kernel = cs.compile(f"{line}{SMALL}", target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
+    assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
+    for sizes in ("mb1ic8ih4iw9oc44oh4ow9", "mb3ic8ih7iw3oc44oh7ow3"):
+        q = parse_problem(f"{line}{sizes}kh3kw3ph1pw1")
+        for units in UNITS[:3]:
+            check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
 
 
 def random_line(seed: int) -> str:

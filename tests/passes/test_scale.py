@@ -16,6 +16,7 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
+from convsmith.layout.block import ABSENT
 from convsmith.machine.aarch64.levels import LEVELS
 from convsmith.machine.base import Machine
 from convsmith.passes.scale import scale
@@ -141,6 +142,59 @@ def test_lanes_that_are_evenly_apart(old: str, new: str) -> None:
     assert is_scalable(scaled) == ("12 - u" not in new)
     for units in SCALES:
         np.testing.assert_array_equal(results(scaled, units)["c"], results(kernel, 1)["c"])
+
+
+def test_iterations_of_a_block_are_units() -> None:
+    kernel = parse_kernel(LOOP.replace("c[u * 4]{4}", "c[u % 2 * 4 + u // 2 * 20]{4}"))
+    scaled = scale(kernel, ("u",))
+    assert "for u.b in 0 .. 2:\n    for u in 0 .. 2 #scalable:" in str(scaled)
+    odd = scale(parse_kernel(LOOP.replace("c[u * 4]{4}", "c[u % 3 * 4 + u // 3 * 20]{4}")), ("u",))
+    assert "for u in 0 .. min(-u.b * 3 + 4, 3) #scalable:" in str(odd)
+    for units in SCALES:
+        np.testing.assert_array_equal(results(scaled, units)["c"], results(kernel, 1)["c"])
+        results(odd, units)
+
+
+def test_threads_share_blocks_of_units() -> None:
+    """Loops that threads share too are around the units."""
+    text = """kernel k(a: s32[100], b: s32[100], c: s32[100])
+  for u in 0 .. 6 #parallel:
+    for i in 0 .. 2 #parallel:
+      c[u * 4 + i * 24]{4} = a[u * 4]{4} * b[i]{4:0}
+    for i in 0 .. 1 #parallel:
+      c[u * 4 + i * 24 + 48]{4} = a[u * 4]{4}
+"""
+    kernel = parse_kernel(text)
+    scaled = scale(kernel, ("u",), (), 2)
+    around = "  for u.b in 0 .. 2 #parallel:\n    for i in 0 .. 2 #parallel:\n      for u in 0 .. 3 #scalable:\n"
+    assert around in str(scaled)
+    assert sum(x.kind == "scalable" for x in loops_of(scaled.body)) == 2
+    for units in SCALES:
+        np.testing.assert_array_equal(results(scaled, units)["c"], results(kernel, 1)["c"])
+    depending = parse_kernel(text.replace("i in 0 .. 1 ", "i in 0 .. u "))
+    assert scale(depending, ("u",), (), 2) is depending
+
+
+POINTED = """kernel k(a: f32[8], z: f32[4], t: ptr[6], dst: f32[16])
+  for u in 0 .. 4:
+    at t[1] + 2 in a or z[0] as p: f32[2]:
+      dst[u * 4]{4} = p[0]{4:0} + p[0]{4:0}
+"""
+
+
+def test_units_share_pointers() -> None:
+    found = []
+    for table in (3, ABSENT):
+        for units in SCALES:
+            arrays: dict[str, np.ndarray] = {"a": np.arange(8, dtype=np.float32), "z": np.zeros(4, np.float32)}
+            arrays |= {"t": np.full(6, table, np.int64), "dst": np.zeros(16, np.float32)}
+            scaled = scale(parse_kernel(POINTED), ("u",))
+            assert is_scalable(scaled)
+            run(scaled, arrays, scale=units)
+            found.append(set(arrays["dst"]))
+    assert found == [{10.0}] * 4 + [{0.0}] * 4
+    apart = parse_kernel(POINTED.replace("t[1]", "t[u]"))
+    assert scale(apart, ("u",)) is apart
 
 
 @pytest.mark.parametrize(
