@@ -125,16 +125,25 @@ class _Scale(LoopRewriter):
         return self.in_blocks(loop) or self._For(loop)
 
     def in_blocks(self, loop: For) -> Stmt | None:
-        """Return ``loop`` as a loop over blocks of iterations that can be units; None if there are none."""
+        """Return ``loop`` as a loop over blocks of iterations that can be units; None if there are none.
+
+        Tiles whose vectors begin within blocks take a half of a block, or less.
+        """
         if not loop.lo.is_const or not loop.hi.is_const:
             return None
-        outer, count = Var(f"{loop.var.name}.b"), loop.hi.const - loop.lo.const
         size = _block_of(loop)
         if loop.kind == "parallel":
-            share = -(-count // self.tasks)
+            share = -(-(loop.hi.const - loop.lo.const) // self.tasks)
             size = gcd(share, size) if size else share
-        if size < 2:
-            return None
+        while size > 1:
+            if (made := self.by(loop, size)) is not None:
+                return made
+            size //= 2
+        return None
+
+    def by(self, loop: For, size: int) -> Stmt | None:
+        """Return ``loop`` as a loop over blocks of ``size`` iterations, if these can be units."""
+        outer, count = Var(f"{loop.var.name}.b"), loop.hi.const - loop.lo.const
         rest = as_index(size) if count % size == 0 else minimum(size, count - outer * size)
         around = For(outer, as_index(0), as_index(-(-count // size)), loop.body, loop.kind)
         body = substitute(loop.body, {loop.var: loop.lo + outer * size + loop.var})

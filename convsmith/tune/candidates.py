@@ -267,12 +267,8 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             target.name, lane, fuse=fuse, order=order, instruction=instruction, k_step=terms, phases=along, pack=pack,
             unfold=nests.unfolded, offsets=offsets, flip=flip, spill_sums=drain, pieces=pieces, threads=threads,
         )  # fmt: skip
-        tiles = list(nests.tiles(loops, lane))
-        if target.vectors.scalable:
-            units = target.costs.scalable_units
-            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, units)] or tiles
         configs: list[Config] = []
-        for tile in tiles:
+        for tile in nests.tiles(loops, lane):
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile] or nests.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
@@ -305,12 +301,6 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
                 # A copy of an operand is made at a loop, whose place another order would change.
                 made_by = None if c.staged_at("pack_at") else (model, loops)
                 yield _ModelledChoice(Choice(cycles, emitted(model, of[c.fuse], c), c), made_by)
-
-
-def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:
-    """Return whether tiles of ``width`` along ``lane`` leave at least ``least`` units for longer vectors."""
-    count, rest = divmod(loops.extents[lane], width)
-    return width <= filled or (loops.kinds[lane] in ("batch", "n") and not rest and count >= least)
 
 
 def _serves(model: Model, config: Config) -> bool:

@@ -354,12 +354,25 @@ class Nests:
         return next((n for n in reversed(pixels) if loops.extents[n] > 1), pixels[-1])
 
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
-        """Yield register tiles that fit the registers."""
+        """Yield register tiles that fit the registers; where vectors are scalable, those that leave units for longer
+        vectors, if there are any.
+        """
         if self.unit.rows > 1:
             rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
             count = register_file(self.target, self.unit).count
             return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
-        return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self._registers(loops, lane))
+        filled = self.model.filled(lane)
+        found = fitting(self._families(loops, lane), loops, lane, filled, self._registers(loops, lane))
+        if not self.target.vectors.scalable:
+            return found
+        every = [*found]
+        return iter([x for x in every if self._leaves_units(loops, lane, x.get(lane, filled), filled)] or every)
+
+    def _leaves_units(self, loops: Loops, lane: str, width: int, filled: int) -> bool:
+        """Return whether tiles of ``width`` along ``lane`` leave units for longer vectors."""
+        count, rest = divmod(loops.extents[lane], width)
+        plain = loops.kinds[lane] in ("batch", "n") and not rest
+        return width <= filled or (plain and count >= self.target.costs.scalable_units)
 
     def _registers(self, loops: Loops, lane: str) -> int:
         """Return the registers for tiles, which leave one of them to the factor that all lanes share."""

@@ -118,10 +118,10 @@ def test_any_config_is_exact_at_any_length(name: str) -> None:
     check(line_of(line), config, UNITS[:3])
 
 
-@pytest.mark.parametrize("options", ["--dt=u8:s8:u8", "", "--stag=abx --dtag=abx"])
+@pytest.mark.parametrize("options", ["--dt=u8:s8:u8", ""], ids=["bytes", "f32"])
 def test_kernels_for_any_sizes_are_exact_at_any_length(options: str) -> None:
     skip_without_emulator(LEVEL)
-    line = f"{options} " if "--stag" in options else f"{options} {NHWC}"
+    line = f"{options} {NHWC}"
     kernel = cs.compile(f"{line}{SMALL}", target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
     assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
     for sizes in ("mb1ic8ih4iw9oc44oh4ow9", "mb3ic8ih7iw3oc44oh7ow3"):
