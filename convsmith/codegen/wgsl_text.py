@@ -2,6 +2,7 @@
 
 WGSL has no pointers to memory and no jumps, so it is written from the statements of a kernel, one by one. A value with
 lanes becomes one expression per lane, and a register buffer whose elements have constant numbers becomes variables.
+Elements of 8 and 16 bits share the words of an array.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from convsmith.codegen.artifact import AXES
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.structured_text import bare, repeated_values
 from convsmith.codegen.wgsl_values import FUNCTIONS, RESERVED, WgslValues, type_name
+from convsmith.codegen.wgsl_words import WordStores, element, in_word, is_narrow, per_word, words_of
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
@@ -42,8 +44,9 @@ def wgsl_text(kernels: Mapping[str, Kernel]) -> str:
     """
     parts: list[str] = []
     calls: dict[str, None] = {}
+    taken = {*kernels}
     for symbol, kernel in kernels.items():
-        text = _WgslText(kernel, symbol)
+        text = _WgslText(kernel, symbol, taken)
         parts += [*text.whole(), ""]
         calls |= text.calls
     return "\n".join((*(FUNCTIONS[name] for name in FUNCTIONS if name in calls), *parts))
@@ -52,13 +55,16 @@ def wgsl_text(kernels: Mapping[str, Kernel]) -> str:
 class _WgslText(WgslValues):
     """The WGSL of one kernel."""
 
-    def __init__(self, kernel: Kernel, symbol: str) -> None:
+    def __init__(self, kernel: Kernel, symbol: str, taken: set[str]) -> None:
         super().__init__()
-        self._kernel, self._symbol = kernel, symbol
+        self._kernel, self._symbol, self._taken = kernel, symbol, taken
         self._geometry = geometry(kernel)
         self._added = {s.buffer for s in statements_of(kernel.body) if isinstance(s, AtomicAdd)}
+        self._words = WordStores(kernel)
         self._moving = set(_moving(kernel.body))
         self._used = {x.buffer for x in walk(kernel.body) if isinstance(x, (Load, Store, AtomicAdd))}
+        self._globals: dict[Var | Buffer, str] = {}
+        """The names of arrays and sizes, which no other name of the module equals."""
         self._shared: dict[Buffer, str] = {}
         self._names: list[str] = []
         """Names in the scopes around the present line."""
@@ -77,7 +83,7 @@ class _WgslText(WgslValues):
         body += [f"{self.tab}let {self.name(v)} = {self._argument(v)}[0];" for v in self._kernel.sizes]
         body += self.lines(self._kernel.body)
         for b, name in self._shared.items():
-            yield f"var<workgroup> {name}: array<{self._stored(b)}, {b.size}>;"
+            yield f"var<workgroup> {name}: array<{self._stored(b)}, {words_of(b)}>;"
         yield f"@compute @workgroup_size({', '.join(map(str, self._geometry.group))})"
         numbers = ("workgroup_id", "local_invocation_id")
         yield f"fn {self._symbol}({', '.join(f'@builtin({x}) {x}: vec3<u32>' for x in numbers)}) {{"
@@ -85,24 +91,41 @@ class _WgslText(WgslValues):
         yield "}"
 
     def _argument(self, v: Var) -> str:
-        return f"{self._symbol}_{self.name(v)}"
+        return self._global(v, self.name(v))
 
     def _stored(self, b: Buffer) -> str:
-        return "atomic<u32>" if b in self._added else type_name(b.dtype)
+        if b in self._added or b in self._words.apart:
+            return "atomic<u32>"
+        return "u32" if is_narrow(b) else type_name(b.dtype)
 
     # -- names
     def name(self, x: Var | Buffer) -> str:
         if isinstance(x, Buffer) and x in self._kernel.params:
-            return f"{self._symbol}_{super().name(x)}"
+            return self._global(x, super().name(x))
         if isinstance(x, Buffer) and x.scope == "shared":
             if x not in self._shared:
-                self._shared[x] = f"{self._symbol}_{super().name(x)}_{len(self._shared)}"
+                self._shared[x] = self._global(x, f"{super().name(x)}_{len(self._shared)}")
             return self._shared[x]
         name = super().name(x)
         return f"{name}_" if name in RESERVED else name
 
+    def _global(self, x: Var | Buffer, name: str) -> str:
+        """Return the name of an array or a size of the kernel: that of the kernel, followed by its own ``name``."""
+        if x not in self._globals:
+            name = f"{self._symbol}_{name}"
+            while name in self._taken:
+                name += "_"
+            self._taken.add(name)
+            self._globals[x] = name
+        return self._globals[x]
+
     def place(self, v: Load, lane: int) -> str:
         b, offset = v.buffer, v.lanes.offsets[lane] if v.lanes else 0
+        if is_narrow(b):
+            word, bit = in_word(b.dtype, v.index[0] + offset)
+            text = f"{self.name(b)}[{bare(self.index(word))}]"
+            text = f"atomicLoad(&{text})" if b in self._words.apart else text
+            return element(b.dtype, text, self._bits(bit))
         if not b.in_registers:
             text = f"{self.name(b)}[{bare(self.index(v.index[0] + offset))}]"
             return f"bitcast<{type_name(b.dtype)}>(atomicLoad(&{text}))" if b in self._added else text
@@ -199,6 +222,9 @@ class _WgslText(WgslValues):
         """Yield a store lane by lane, after the values that it uses more than once, or that a lane before it changes.
         """
         lanes = range(s.lanes.first, s.lanes.active) if s.lanes else range(1)
+        if is_narrow(s.buffer):
+            yield from self._store_in_words(s, lanes, tab)
+            return
         target = Load(s.buffer, s.index, s.lanes)
         repeated = repeated_values(s.value)
         is_read = len(lanes) > 1 and _reads_other_lanes(s)
@@ -207,20 +233,49 @@ class _WgslText(WgslValues):
                 yield f"{tab}{self.place(target, n)} = {bare(self.value(s.value, n))};"
             return
         yield f"{tab}{{"
-        inner = tab + self.tab
-        texts = []
-        for n in lanes:
-            with self.naming():
-                for x in repeated:
-                    name = self._new()
-                    yield f"{inner}let {name} = {bare(self.value(x, n))};"
-                    self.name_value(x, n, name)
-                texts.append(self._new())
-                yield f"{inner}let {texts[-1]} = {bare(self.value(s.value, n))};"
+        texts: list[str] = []
+        yield from self._named_lanes(s, lanes, tab + self.tab, texts)
         for n, text in zip(lanes, texts):
-            yield f"{inner}{self.place(target, n)} = {text};"
+            yield f"{tab}{self.tab}{self.place(target, n)} = {text};"
         yield f"{tab}}}"
         self._count = 0
+
+    def _named_lanes(self, s: Store, lanes: range, tab: str, texts: list[str]) -> Iterator[str]:
+        """Yield the declarations of the values of lanes, whose names are appended to ``texts``."""
+        for n in lanes:
+            with self.naming():
+                for x in repeated_values(s.value):
+                    name = self._new()
+                    yield f"{tab}let {name} = {bare(self.value(x, n))};"
+                    self.name_value(x, n, name)
+                texts.append(self._new())
+                yield f"{tab}let {texts[-1]} = {bare(self.value(s.value, n))};"
+
+    def _store_in_words(self, s: Store, lanes: range, tab: str) -> Iterator[str]:
+        """Yield a store to an array whose elements share words: of whole words if its lanes fill them."""
+        b, t, inner = s.buffer, s.buffer.dtype, tab + self.tab
+        is_whole, is_atomic = self._words.fills(b, s.index[0], s.lanes), b in self._words.apart
+        yield f"{tab}{{"
+        texts: list[str] = []
+        yield from self._named_lanes(s, lanes, inner, texts)
+        texts = [text if type_name(t) == "u32" else f"u32({text})" for text in texts]
+        for n in range(0, len(lanes), per_word(t) if is_whole else 1):
+            offset = s.lanes.offsets[lanes[n]] if s.lanes else 0
+            word, bit = in_word(t, s.index[0] + offset)
+            place = f"{self.name(b)}[{bare(self.index(word))}]"
+            if is_whole:
+                whole = self.call(f"word_of_{'bytes' if t.bits == 8 else 'halves'}", *texts[n : n + per_word(t)])
+                yield f"{inner}atomicStore(&{place}, {whole});" if is_atomic else f"{inner}{place} = {whole};"
+                continue
+            mask, first = (1 << t.bits) - 1, self._bits(bit)
+            yield f"{inner}atomicAnd(&{place}, ~({mask}u << {first}));"
+            yield f"{inner}atomicOr(&{place}, ({texts[n]} & {mask}u) << {first});"
+        yield f"{tab}}}"
+        self._count = 0
+
+    def _bits(self, bit: Index) -> str:
+        """Return the number of a bit of a word as an operand."""
+        return f"{bit.const}u" if bit.is_const else f"u32({bare(self.index(bit))})"
 
     def _new(self) -> str:
         self._count += 1

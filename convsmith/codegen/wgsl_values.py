@@ -1,7 +1,7 @@
 """Values as expressions of WGSL, lane by lane.
 
 WGSL permits an implementation to assume that no number is NaN or infinite, and to flush denormal numbers; operations
-round as those of the IR otherwise.
+round as those of the IR otherwise. Floats of 16 bits are held as their bits, and functions of integers convert them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from math import copysign
 
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.structured_text import COMPARED, SIGNS, StructuredText, bare
+from convsmith.codegen.wgsl_words import WORD_FUNCTIONS
 from convsmith.diag.errors import InternalError, UnsupportedError
 from convsmith.ir.index import And, Cond, FloorDiv, Index, Mod, Var
-from convsmith.ir.types import F32, DType
+from convsmith.ir.types import BF16, F16, F32, DType
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -83,6 +84,66 @@ fn whole(x: f32, low: i32, high: i32) -> i32 {
   return max(i32(round(max(x, f32(low)))), low);
 }
 """,
+    "high_product": """\
+// The product divided by 2^31, to nearest, ties up, with saturation.
+fn high_product(a: i32, b: i32) -> i32 {
+  if (a == b && u32(a) == 0x80000000u) {
+    return 2147483647;
+  }
+  let first = u32(a) & 65535u;
+  let second = u32(b) & 65535u;
+  let least = first * second;
+  let left = (a >> 16u) * i32(second) + i32(least >> 16u);
+  let right = i32(first) * (b >> 16u) + (left & 65535);
+  let high = (a >> 16u) * (b >> 16u) + (left >> 16u) + (right >> 16u);
+  let low = (u32(right) << 16u) | (least & 65535u);
+  let rounded = low + 0x40000000u;
+  return ((high + select(0, 1, rounded < low)) << 1u) | i32(rounded >> 31u);
+}
+""",
+    "f32_of_f16": """\
+fn f32_of_f16(x: u32) -> f32 {
+  let exponent = (x >> 10u) & 31u;
+  let fraction = x & 1023u;
+  let small = bitcast<u32>(f32(fraction) * 0x1p-24f);
+  let normal = ((exponent + select(112u, 224u, exponent == 31u)) << 23u) | (fraction << 13u);
+  return bitcast<f32>(((x & 0x8000u) << 16u) | select(normal, small, exponent == 0u));
+}
+""",
+    "f16_of_f32": """\
+// The nearest f16, ties to even.
+fn f16_of_f32(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let size = bits & 0x7fffffffu;
+  let sign = (bits >> 16u) & 0x8000u;
+  if (size > 0x7f800000u) {
+    return sign | 0x7e00u;
+  }
+  if (size >= 0x47800000u) {
+    return sign | 0x7c00u;
+  }
+  if (size < 0x38800000u) {
+    return sign | u32(round(bitcast<f32>(size) * 0x1p24f));
+  }
+  return sign | ((size - 0x38000000u + 4095u + ((size >> 13u) & 1u)) >> 13u);
+}
+""",
+    "f32_of_bf16": """\
+fn f32_of_bf16(x: u32) -> f32 {
+  return bitcast<f32>(x << 16u);
+}
+""",
+    "bf16_of_f32": """\
+// The nearest bf16, ties to even.
+fn bf16_of_f32(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {
+    return (bits >> 16u) | 64u;
+  }
+  return (bits + 32767u + ((bits >> 16u) & 1u)) >> 16u;
+}
+""",
+    **WORD_FUNCTIONS,
 }
 """Functions that expressions call."""
 
@@ -99,14 +160,23 @@ _WORDS = """
     restrict return self set shared sizeof smooth snorm static static_assert static_cast std struct subroutine super
     switch target template this thread_local throw trait true try type typedef typeid typename typeof u32 union unless
     unorm unsafe unsized use using var varying virtual volatile wgsl where while with writeonly yield
-    abs atomicLoad bitcast ceil clamp exp floor fma log max min round select sqrt
+    abs atomicAnd atomicLoad atomicOr atomicStore bitcast ceil clamp exp extractBits floor fma log max min round select
+    sqrt
 """
 RESERVED = frozenset(_WORDS.split())
 """Keywords and reserved words of WGSL, and the built-in functions that expressions call."""
 
 
+HALVES = (F16, BF16)
+"""The floats of 16 bits."""
+
+
 def type_name(t: DType) -> str:
-    """Return WGSL's type of a value. Integers of fewer bits are held in 32 bits; InternalError for wider types."""
+    """Return WGSL's type of a value. Integers of fewer bits are held in 32 bits, and floats of 16 bits as their bits;
+    InternalError for other types.
+    """
+    if t in HALVES:
+        return "u32"
     if t.bits > 32 or (t.kind == "float" and t is not F32):
         raise InternalError(f"WGSL has no values of {t}")
     return "f32" if t.kind == "float" else "u32" if t.limits[1] >= 1 << 31 else "i32"
@@ -183,6 +253,7 @@ class WgslValues(StructuredText):
             compared = f"{self.value(v.a, lane)} {COMPARED[v.op]} {self.value(v.b, lane)}"
             return f"select({self._arms(v, lane)}, {compared})"
         if isinstance(v, Fma):
+            _check_arithmetic(dtype_of(v))
             return f"fma({', '.join(bare(self.value(x, lane)) for x in (v.a, v.b, v.c))})"
         if isinstance(v, Lookup):
             raise UnsupportedError("WGSL has no text for tables of bytes", code="lookup")
@@ -195,10 +266,11 @@ class WgslValues(StructuredText):
         if isinstance(v, Cast):
             return self._cast(v, lane)
         if isinstance(v, Bits):
-            if v.dtype.bits != dtype_of(v.a).bits:
+            if v.dtype.bits != dtype_of(v.a).bits or v.dtype.bits < 32:
                 raise InternalError(f"WGSL has no text for the bits of {dtype_of(v.a)} as {v.dtype}")
             return f"bitcast<{type_name(v.dtype)}>({bare(self.value(v.a, lane))})"
         if isinstance(v, Unary):
+            _check_arithmetic(dtype_of(v))
             text = self.value(v.a, lane)
             return f"(-{text})" if v.op == "neg" else f"{_UNARY[v.op]}({bare(text)})"
         assert isinstance(v, Binary)
@@ -218,9 +290,12 @@ class WgslValues(StructuredText):
         text, wanted, given = self.value(v.a, lane), v.dtype, dtype_of(v.a)
         if wanted == given:
             return text
+        if given in HALVES:
+            text, given = self.call(f"f32_of_{given}", text), F32
         if wanted.kind == "float":
             type_name(wanted)
-            return f"f32({bare(text)})"
+            text = text if given is F32 else f"f32({bare(text)})"
+            return self.call(f"{wanted}_of_f32", text) if wanted in HALVES else text
         low, high = wanted.limits
         if high >= 1 << 31:
             raise InternalError(f"WGSL has no text for a conversion of {given} to {wanted}")
@@ -232,6 +307,7 @@ class WgslValues(StructuredText):
 
     def _binary(self, v: Binary, lane: int) -> str:
         t, a, b = dtype_of(v), self.value(v.a, lane), self.value(v.b, lane)
+        _check_arithmetic(t)
         if v.op in ("max", "min"):
             if t.kind == "float":
                 return self.call("greater_f32" if v.op == "max" else "smaller_f32", a, b)
@@ -239,12 +315,19 @@ class WgslValues(StructuredText):
         if v.op in ("shl", "shr"):
             return f"({a} {SIGNS[v.op]} u32({bare(b)}))"
         if v.op == "mulh":
-            raise UnsupportedError("WGSL has no products of 64 bits, which a requantisation by integers needs")
+            return self.call("high_product", a, b)
         return f"({a} {SIGNS[v.op]} {b})"
+
+
+def _check_arithmetic(t: DType) -> None:
+    if t in HALVES:
+        raise InternalError(f"WGSL has no text for arithmetic on {t}, whose bits a value holds")
 
 
 def _constant(v: Const) -> str:
     x = v.value
+    if v.dtype in HALVES:
+        return f"{int.from_bytes(v.bits, 'little')}u"
     if v.dtype.kind != "float":
         return f"({x})" if x < 0 else f"{x}u" if type_name(v.dtype) == "u32" else str(x)
     type_name(v.dtype)

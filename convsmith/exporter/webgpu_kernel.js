@@ -1,6 +1,6 @@
 
 // A kernel before it is loaded. Arrays of a call are instances of GPUBuffer with the usage STORAGE, by name; `bytes`
-// states the size of each.
+// states the size of each, in whole words of four bytes.
 class Kernel {
   constructor(code, bytes, functions, constants) {
     Object.assign(this, { code, bytes, functions, constants });

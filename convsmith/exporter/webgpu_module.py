@@ -14,6 +14,8 @@ from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface
 __all__ = ["webgpu_module_text"]
 
 _CLASSES = Path(__file__).with_name("webgpu_kernel.js")
+_WORD = 4
+"""Bytes of an element of an array of WGSL, of which buffers and copies to them are whole numbers."""
 _HEAD = """\
 // {library}: kernels compiled by convsmith for WebGPU. A program runs one as
 //
@@ -41,9 +43,10 @@ def _exported(kernel: DeviceKernel) -> str:
     for made, _ in kernel.functions:
         name = "run" if isinstance(made, Interface) else f"pack {made.operand}"
         functions[name] = [_step(kernel, use) for use in made.uses]
-    constants = {name: base64.b64encode(x).decode() for name, x in kernel.constants.items()}
+    constants = {name: base64.b64encode(x + bytes(-len(x) % _WORD)).decode() for name, x in kernel.constants.items()}
     (code,) = (f"{kernel.name}{end}" for end in kernel.code)
-    values = (code, {p.name: p.nbytes for p in every if not p.of and p.name != WORKSPACE}, functions, constants)
+    sizes = {p.name: -(-p.nbytes // _WORD) * _WORD for p in every if not p.of and p.name != WORKSPACE}
+    values = (code, sizes, functions, constants)
     texts = ",\n  ".join(json.dumps(x) for x in values)
     return f"\n// {kernel.problem}\nexport const {kernel.name} = new Kernel(\n  {texts},\n);\n"
 

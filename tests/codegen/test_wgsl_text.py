@@ -14,6 +14,7 @@ from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
+from convsmith.runtime.arrays import numpy_dtype
 
 HEAD = "kernel k(a: f32[64], c: f32[64], d: s32[64])\n"
 KERNELS = {
@@ -73,6 +74,110 @@ KERNELS = {
     d[t] = cast(s32, cast(s8, a[t] * 10.5)) + cast(s32, a[t] * 1000000000.0)
 """,
 }
+NARROW = "kernel k(a: f32[64], c: s8[64], d: u8[64], e: f16[64], f: bf16[64], s: s32[64])\n"
+NARROW_KERNELS = {
+    "words of elements": """
+  for t in 0 .. 16 #group:
+    c[t * 4]{4} = cast(s8, a[t * 4]{4})
+    d[t * 4]{4} = cast(u8, a[t * 4]{4} * 2.0)
+    e[t * 4]{4} = cast(f16, a[t * 4]{4})
+    f[t * 4]{4} = cast(bf16, a[t * 4]{4})
+    s[t * 4]{4} = s32(0)
+""",
+    "elements of words that other threads change": """
+  for t in 0 .. 64 #group:
+    c[t] = cast(s8, a[t])
+    d[-t + 63] = cast(u8, a[t] * 2.0)
+    e[t] = cast(f16, a[t])
+    f[-t + 63] = cast(bf16, a[t])
+    s[t] = s32(0)
+""",
+    "lanes that fill no word": """
+  for t in 0 .. 15 #group:
+    c[t * 4 + 1]{4} = cast(s8, a[t * 4]{4})
+    d[t * 4]{4/3} = cast(u8, a[t * 4]{4})
+    e[t * 4 + 1]{2} = cast(f16, a[t * 4]{2})
+    f[t]{2:32} = cast(bf16, a[t]{2})
+    s[t] = s32(0)
+""",
+    "shared bytes": """
+  alloc x: s8[64] @shared:
+    alloc y: bf16[64] @shared:
+      for t in 0 .. 64 #group:
+        x[t] = cast(s8, a[t])
+        y[t] = cast(bf16, a[t])
+        barrier
+        c[t] = x[-t + 63]
+        f[t] = y[-t + 63]
+        d[t] = cast(u8, cast(s32, x[-t + 63]))
+        e[t] = cast(f16, cast(f32, y[-t + 63]))
+        s[t] = cast(s32, x[-t + 63])
+""",
+    "products of 64 bits": """
+  for t in 0 .. 64 #group:
+    s[t] = mulh(cast(s32, a[t] * 67108864.0), cast(s32, a[-t + 63] * 67108864.0))
+    c[t] = s8(1)
+    d[t] = u8(1)
+    e[t] = cast(f16, cast(f32, cast(f16, a[t] * 0.0000003)))
+    f[t] = cast(bf16, cast(f32, cast(f16, a[t] * 3000.0)))
+""",
+}
+
+
+def narrow_arrays() -> dict[str, np.ndarray]:
+    a = (np.arange(64, dtype=np.float32) - 32) * np.float32(1.37)
+    a[[0, 1, 63]] = -32
+    halves = np.full(64, 9, numpy_dtype("bf16"))
+    return {"a": a, "c": np.full(64, 9, np.int8), "d": np.full(64, 9, np.uint8), "e": np.full(64, 9, np.float16),
+            "f": halves, "s": np.full(64, 9, np.int32)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW_KERNELS)
+def test_elements_share_words(name: str) -> None:
+    skip_without_emulator(target("webgpu"))
+    memory = narrow_arrays()
+    with interning():
+        kernel = parse_kernel(NARROW + NARROW_KERNELS[name].strip("\n"))
+        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+        run(kernel, memory)
+    found = dispatch(code, "k", groups, [x.tobytes() for x in narrow_arrays().values()], [1, 2, 3, 4, 5])
+    for x, wanted in zip(found, [*memory.values()][1:], strict=True):
+        np.testing.assert_array_equal(np.frombuffer(x, wanted.dtype), wanted)
+
+
+def test_halves_are_rounded_to_even() -> None:
+    """All f16 numbers, those halfway between two of them, and their neighbours, and limits."""
+    skip_without_emulator(target("webgpu"))
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = np.sort(halves[np.isfinite(halves)].astype(np.float32))
+    middle = (finite[1:] + finite[:-1]) / 2
+    above, limits = np.nextafter(middle, np.float32(9e9)), [65519.0, 65520.0, 1e38, -1e38, 1e-30]
+    given = np.concatenate([finite, middle, above, limits])
+    given = np.concatenate([given, np.zeros(-len(given) % 64)]).astype(np.float32)
+    size = len(given)
+    text = f"""
+kernel k(a: f32[{size}], e: f16[{size}], f: bf16[{size}], b: f32[{size}])
+  for x in 0 .. {size // 64} #grid:
+    for t in 0 .. 64 #group:
+      e[x * 64 + t] = cast(f16, a[x * 64 + t])
+      f[x * 64 + t] = cast(bf16, a[x * 64 + t])
+      b[x * 64 + t] = cast(f32, cast(f16, a[x * 64 + t]))
+"""
+    with interning():
+        kernel = parse_kernel(text.strip())
+        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+    found = dispatch(code, "k", groups, [given.tobytes(), *(bytes(size * n) for n in (2, 2, 4))], [1, 2, 3])
+    with np.errstate(over="ignore"):
+        f16 = given.astype(np.float16)
+    for x, wanted in zip(found, (f16, given.astype(numpy_dtype("bf16")), f16.astype(np.float32)), strict=True):
+        np.testing.assert_array_equal(np.frombuffer(x, wanted.dtype), wanted)
+
+
+def test_whole_words_are_written_at_once() -> None:
+    with interning():
+        text = wgsl_text({"k": parse_kernel(NARROW + NARROW_KERNELS["words of elements"].strip("\n"))})
+    assert "atomic" not in text
+    assert "k_c: array<u32>" in text
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -26,6 +26,8 @@ LINES = {
     "bias and activation": "--dir=FWD_B --attr-post-ops=relu mb2ic3ih9oc8kh3sh2ph1",
     "gradient of weights": "--dir=BWD_WB mb2ic8ih9oc12kh3ph1",
     "chain": "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1",
+    "arrays that do not fill their last word": "--dt=u8:s8:u8 --attr-post-ops=relu mb1ic5ih7oc3kh3ph1",
+    "halves": "--dt=bf16:bf16:bf16 --dir=FWD_B mb1ic3ih5oc5kh3ph1",
 }
 CALL = """
 const [module, code, name, given, result] = arguments, done = arguments[arguments.length - 1];
@@ -83,12 +85,13 @@ def test_a_page_computes_what_the_reference_computes(kind: str, tmp_path: Path) 
         spec = ArraySpec(tensors[name])
         result = np.ndarray(spec.shape, spec.dtype, np.array(found, np.uint8), 0, spec.strides)
         np.testing.assert_array_equal(result, wanted)
+        assert found[spec.extent :] == [7] * (-spec.extent % 4)
 
 
 def stored(tensor: Argument, x: Array | None) -> str:
-    """The memory of an array, or of a result that is yet to be computed, as base64."""
+    """The memory of an array, or of a result that is yet to be computed, in whole words, as base64."""
     spec = ArraySpec(tensor)
-    memory = np.full(spec.extent, 7, np.uint8)
+    memory = np.full(-(-spec.extent // 4) * 4, 7, np.uint8)
     if x is not None:
         np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides)[:] = x
     return base64.b64encode(memory).decode()

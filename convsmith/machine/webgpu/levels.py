@@ -9,8 +9,8 @@ from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
-STORED = ("f32", "s32")
-"""Types of arrays: WGSL has arrays of words, and threads that write bytes of one word would write over each other."""
+STORED = ("f32", "s32", "s8", "u8", "f16", "bf16")
+"""Types of arrays. Those of 8 and 16 bits share the words of an array."""
 _THREADS = 256
 _GROUPS = 65535
 _DEVICE = Device(
