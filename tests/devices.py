@@ -8,6 +8,7 @@ from guarded import canary, check_result, memories
 from oracles import Oracle
 
 from convsmith.compiler.rewritten import preparing
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Invoke, Kernel
 from convsmith.ir.walk import statements_of
@@ -21,6 +22,7 @@ from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
+from convsmith.tune.device_fragments import fragment_choices
 
 KINDS = {
     "padded": (
@@ -234,3 +236,24 @@ PASSES_OF_DEVICES = {
     "spread_lanes", "take_turns", "tensor_copies", "unswitch_uniform",
 }  # fmt: skip
 """Passes that only kernels of devices run."""
+
+
+def fragment_config(problem: Problem, machine: Machine, rng: random.Random) -> Config | None:
+    """One of the configs whose sub-groups compute fragments, None where there is none."""
+    with interning():
+        st = statement(problem, machine)
+        lanes = [d.name for d in st.dims if d.kind in ("m", "n")]
+        rng.shuffle(lanes)
+        for lane in lanes:
+            found = [x.config for x in fragment_choices(st, machine, lane)]
+            if not found:
+                continue
+            config = rng.choice(found)
+            if rng.random() < 0.3:
+                config = config.changed(pad=(), buffers=1)
+            try:
+                plan_for(problem, config, machine)
+            except ConfigError:
+                continue
+            return config
+    return None

@@ -14,11 +14,14 @@ from convsmith.arith.ranges import try_interval
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.structured_text import bare, repeated_values
+from convsmith.codegen.warp_joins import joins
+from convsmith.codegen.wgsl_fragments import WgslFragments, directives
 from convsmith.codegen.wgsl_values import FUNCTIONS, RESERVED, WgslValues, type_name
 from convsmith.codegen.wgsl_words import WordStores, element, in_word, is_narrow, per_word, words_of
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -27,6 +30,7 @@ from convsmith.ir.stmt import (
     Barrier,
     Commit,
     For,
+    Invoke,
     Kernel,
     Let,
     Stmt,
@@ -39,24 +43,31 @@ from convsmith.ir.walk import loads_of, statements_of, walk
 __all__ = ["wgsl_text"]
 
 
-def wgsl_text(kernels: Mapping[str, Kernel]) -> str:
-    """Return a module with an entry point of each symbol, whose arrays are the bindings of group 0, in order.
+def wgsl_text(kernels: Mapping[str, Kernel], rows: Mapping[str, Instruction]) -> str:
+    """Return a module with an entry point of each symbol, whose arrays are the bindings of group 0, in order; ``rows``
+    are the instructions on fragments.
     """
     parts: list[str] = []
     calls: dict[str, None] = {}
+    needs: dict[str, None] = {}
     taken = {*kernels}
     for symbol, kernel in kernels.items():
-        text = _WgslText(kernel, symbol, taken)
+        text = _WgslText(kernel, symbol, taken, rows)
         parts += [*text.whole(), ""]
-        calls |= text.calls
-    return "\n".join((*(FUNCTIONS[name] for name in FUNCTIONS if name in calls), *parts))
+        calls, needs = calls | text.calls, needs | text.needs
+    return "\n".join((*directives([*needs]), *(FUNCTIONS[name] for name in FUNCTIONS if name in calls), *parts))
 
 
 class _WgslText(WgslValues):
     """The WGSL of one kernel."""
 
-    def __init__(self, kernel: Kernel, symbol: str, taken: set[str]) -> None:
+    def __init__(
+        self, kernel: Kernel, symbol: str, taken: set[str], rows: Mapping[str, Instruction]
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._rows, self._fragments, self._joins = rows, WgslFragments(kernel, rows), joins(kernel.body)
+        self.needs: dict[str, None] = {}
+        """Features that the instructions need."""
         self._kernel, self._symbol, self._taken = kernel, symbol, taken
         self._geometry = geometry(kernel)
         self._added = {s.buffer for s in statements_of(kernel.body) if isinstance(s, AtomicAdd)}
@@ -129,6 +140,10 @@ class _WgslText(WgslValues):
         if not b.in_registers:
             text = f"{self.name(b)}[{bare(self.index(v.index[0] + offset))}]"
             return f"bitcast<{type_name(b.dtype)}>(atomicLoad(&{text}))" if b in self._added else text
+        if b in self._fragments:
+            end, n = self._fragments.places(v)[lane - (v.lanes.first if v.lanes else 0)]
+            name = f"{self.name(b)}_{end}"
+            return element(b.dtype, name, f"{n * b.dtype.bits}u") if self._fragments.is_word(b) else name
         number = _number(b, v.index) + offset
         if b not in self._moving:
             return f"{self.name(b)}_{int(number)}"
@@ -137,16 +152,14 @@ class _WgslText(WgslValues):
     # -- statements
     def statement(self, s: Stmt, depth: int) -> Iterator[str]:
         tab = self.tab * depth
+        if s in self._joins:
+            yield f"{tab}workgroupBarrier();"
         if isinstance(s, For):
             first, last = try_interval(s.lo, self.ranges), try_interval(s.hi, self.ranges)
             if first is not None and last is not None:
                 self.ranges[s.var] = first[0], last[1] - 1
         if isinstance(s, For) and s.kind in ("grid", *THREAD_LOOPS):
-            of = "workgroup_id" if s.kind == "grid" else "local_invocation_id"
-            number = f"i32({of}.{AXES[self._geometry.axes[s.var]]})"
-            start = f" + {self.index(s.lo)}" if not (s.lo.is_const and s.lo.const == 0) else ""
-            yield tab + self.bound(s.var, number + start)
-            yield from self.statement(s.body, depth)
+            yield from self._scoped(self.name(s.var), self._numbered, s, depth)
         elif isinstance(s, For) and s.carried:
             yield f"{tab}{{"
             for c in s.carried:
@@ -157,7 +170,10 @@ class _WgslText(WgslValues):
                 yield f"{tab}{self.tab * 2}{self.name(c.var)} += {c.step};"
             yield f"{tab}{self.tab}}}"
             yield f"{tab}}}"
+        elif isinstance(s, Invoke):
+            yield from self._invoked(s, tab)
         elif isinstance(s, Let):
+            self._fragments.named[s.var] = s.value
             known = try_interval(s.value, self.ranges)
             if known is not None:
                 self.ranges[s.var] = known
@@ -176,6 +192,36 @@ class _WgslText(WgslValues):
         else:
             yield from super().statement(s, depth)
 
+    def _numbered(self, s: For, depth: int) -> Iterator[str]:
+        """Yield a loop that has one iteration in each group or thread, whose number the device provides."""
+        of = "workgroup_id" if s.kind == "grid" else "local_invocation_id"
+        number = f"i32({of}.{AXES[self._geometry.axes[s.var]]})"
+        start = f" + {self.index(s.lo)}" if not (s.lo.is_const and s.lo.const == 0) else ""
+        yield self.tab * depth + self.bound(s.var, number + start)
+        yield from self.statement(s.body, depth)
+
+    def _invoked(self, s: Invoke, tab: str) -> Iterator[str]:
+        """Yield an instruction on fragments: its steps, and the new registers of the result."""
+        row = self._rows[s.instruction]
+        self.needs |= dict.fromkeys(row.needs)
+        registers: dict[str, list[str]] = {}
+        for x, v in zip(row.operands, (s.dst, *s.args)):
+            assert isinstance(v, Load)
+            registers[x.name] = [f"{self.name(v.buffer)}_{end}" for end in self._fragments.registers(v)]
+        lines: list[str] = []
+
+        def put(text: str) -> str:
+            name = self._new()
+            lines.append(f"let {name} = {text};")
+            return name
+
+        done = row.emit(put, registers)
+        yield f"{tab}{{"
+        yield from (f"{tab}{self.tab}{line}" for line in lines)
+        yield from (f"{tab}{self.tab}{name} = {x};" for name, x in zip(registers[row.result.name], done))
+        yield f"{tab}}}"
+        self._count = 0
+
     def loop_head(self, s: For) -> str:
         v = self.name(s.var)
         return f"for (var {v}: i32 = {self.index(s.lo)}; {v} < {self.index(s.hi)}; {v}++)"
@@ -188,13 +234,16 @@ class _WgslText(WgslValues):
         if b.scope == "shared":
             yield from self.statement(s.body, depth)
             return
-        if b.scope == "fragment":
-            raise InternalError(f"{self._kernel.name}: WGSL has no fragments, in which {b.name} lies")
+        if b.scope == "fragment" and b not in self._fragments:
+            raise InternalError(f"{self._kernel.name}: no instruction states the layout of the fragment {b.name}")
         yield from self._scoped(self.name(b), self._declared, s, depth)
 
     def _declared(self, s: Alloc, depth: int) -> Iterator[str]:
         b, tab, t = s.buffer, self.tab * depth, type_name(s.buffer.dtype)
-        if b in self._moving or not b.in_registers:
+        if b in self._fragments:
+            t = "u32" if self._fragments.is_word(b) else t
+            yield from (f"{tab}var {self.name(b)}_{end}: {t};" for end in self._fragments.all_registers(b))
+        elif b in self._moving or not b.in_registers:
             yield f"{tab}var {self.name(b)}: array<{t}, {b.size}>;"
         else:
             yield from (f"{tab}var {self.name(b)}_{n}: {t};" for n in range(b.size))
@@ -224,6 +273,9 @@ class _WgslText(WgslValues):
         lanes = range(s.lanes.first, s.lanes.active) if s.lanes else range(1)
         if is_narrow(s.buffer):
             yield from self._store_in_words(s, lanes, tab)
+            return
+        if s.buffer in self._fragments and self._fragments.is_word(s.buffer):
+            yield from self._store_in_registers(s, lanes, tab)
             return
         target = Load(s.buffer, s.index, s.lanes)
         repeated = repeated_values(s.value)
@@ -270,6 +322,27 @@ class _WgslText(WgslValues):
             mask, first = (1 << t.bits) - 1, self._bits(bit)
             yield f"{inner}atomicAnd(&{place}, ~({mask}u << {first}));"
             yield f"{inner}atomicOr(&{place}, ({texts[n]} & {mask}u) << {first});"
+        yield f"{tab}}}"
+        self._count = 0
+
+    def _store_in_registers(self, s: Store, lanes: range, tab: str) -> Iterator[str]:
+        """Yield a store to registers whose elements share words. A word of an array is one element of it."""
+        b, t, inner = s.buffer, s.buffer.dtype, tab + self.tab
+        places, count, x = self._fragments.places(Load(b, s.index, s.lanes)), per_word(t), s.value
+        names = [f"{self.name(b)}_{end}" for end, _ in places]
+        fills = [e for _, e in places] == [*range(count)] * (len(places) // count)
+        if fills and isinstance(x, Load) and is_narrow(x.buffer) and self._words.fills(x.buffer, x.index[0], x.lanes):
+            assert x.lanes is not None
+            for n in range(0, len(lanes), count):
+                word, _ = in_word(t, x.index[0] + x.lanes.offsets[lanes[n]])
+                place = f"{self.name(x.buffer)}[{bare(self.index(word))}]"
+                yield f"{tab}{names[n]} = {f'atomicLoad(&{place})' if x.buffer in self._words.apart else place};"
+            return
+        yield f"{tab}{{"
+        texts: list[str] = []
+        yield from self._named_lanes(s, lanes, inner, texts)
+        for name, (_, n), text in zip(names, places, texts):
+            yield f"{inner}{name} = insertBits({name}, u32({text}), {n * t.bits}u, {t.bits}u);"
         yield f"{tab}}}"
         self._count = 0
 

@@ -160,8 +160,8 @@ _WORDS = """
     restrict return self set shared sizeof smooth snorm static static_assert static_cast std struct subroutine super
     switch target template this thread_local throw trait true try type typedef typeid typename typeof u32 union unless
     unorm unsafe unsized use using var varying virtual volatile wgsl where while with writeonly yield
-    abs atomicAnd atomicLoad atomicOr atomicStore bitcast ceil clamp exp extractBits floor fma log max min round select
-    sqrt
+    abs atomicAnd atomicLoad atomicOr atomicStore bitcast ceil clamp exp extractBits floor fma insertBits log max min
+    round select sqrt
 """
 RESERVED = frozenset(_WORDS.split())
 """Keywords and reserved words of WGSL, and the built-in functions that expressions call."""

@@ -54,7 +54,7 @@ def _text_for_device(kernels: Mapping[str, Kernel], machine: Machine, device: De
         from convsmith.codegen.device_module import device_text
         from convsmith.codegen.wgsl_text import wgsl_text
 
-    return wgsl_text(kernels) if device.code == "wgsl" else device_text(kernels, facts(machine))
+    return wgsl_text(kernels, machine.rows) if device.code == "wgsl" else device_text(kernels, facts(machine))
 
 
 def build_artifact(

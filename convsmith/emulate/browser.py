@@ -40,6 +40,14 @@ _WEBGPU_OPTIONS = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
 _SECONDS = 600.0
 _POISON = 0xFF
 """The byte that fills memory that no entry has written: NaN as a float, -1 as an integer."""
+_FEATURES = """
+const done = arguments[arguments.length - 1];
+const found = async () => {
+  const adapter = navigator.gpu && (await navigator.gpu.requestAdapter());
+  return adapter ? [...adapter.features, ...navigator.gpu.wgslLanguageFeatures] : [];
+};
+found().then(done);
+"""
 _SCRIPT = Path(__file__).with_name("launch_wgsl.js")
 
 
@@ -55,9 +63,17 @@ class Browser(Emulator):
         return machine.device is not None and machine.device.code == "wgsl"
 
     def check(self, machine: Machine) -> None:
-        """Raise UnsupportedError if the browser or the package that drives it is not installed."""
+        """Raise UnsupportedError if the browser or the package that drives it is not installed, or its adapter lacks a
+        feature of the level.
+        """
         _program()
         _package()
+        lacking = {*machine.needs}.difference(opened().features if machine.needs else ())
+        if lacking:
+            raise UnsupportedError(
+                f"kernels for {machine.name} do not run in this Chromium, which lacks {', '.join(sorted(lacking))}",
+                code="emulator",
+            )
 
     def load(self, artifact: Artifact) -> LoadedCode:
         return EmulatedCode(artifact, partial(_run, artifact))
@@ -127,6 +143,8 @@ class _OpenedBrowser:
         page = Path(self.folder.name) / "empty.html"
         page.write_text("<!doctype html><title>convsmith</title>")
         self.driver.get(page.as_uri())
+        self.features: frozenset[str] = frozenset(self.driver.execute_async_script(_FEATURES))
+        """Features of the adapter and of its language."""
         atexit.register(self._end, os.getpid())
 
     def _end(self, process: int) -> None:

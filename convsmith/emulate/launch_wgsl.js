@@ -16,7 +16,9 @@ async function opened() {
     const adapter = navigator.gpu && (await navigator.gpu.requestAdapter());
     if (!adapter) throw new Error("the browser has no adapter of WebGPU");
     const size = adapter.limits.maxStorageBufferBindingSize;
-    globalThis.device = await adapter.requestDevice({ requiredLimits: { maxStorageBufferBindingSize: size } });
+    const requiredFeatures = ["subgroups"].filter((feature) => adapter.features.has(feature));
+    const requiredLimits = { maxStorageBufferBindingSize: size };
+    globalThis.device = await adapter.requestDevice({ requiredFeatures, requiredLimits });
   }
   return globalThis.device;
 }

@@ -1,13 +1,15 @@
 
 // A kernel before it is loaded. Arrays of a call are instances of GPUBuffer with the usage STORAGE, by name; `bytes`
-// states the size of each, in whole words of four bytes.
+// states the size of each, in whole words of four bytes. `features` are the features that the device must have.
 class Kernel {
-  constructor(code, bytes, functions, constants) {
-    Object.assign(this, { code, bytes, functions, constants });
+  constructor(code, bytes, functions, constants, features) {
+    Object.assign(this, { code, bytes, functions, constants, features });
   }
 
   // Compile the kernel for a device; `text`, if given, is the code, which is fetched otherwise.
   async load(device, text) {
+    for (const feature of this.features)
+      if (!device.features.has(feature)) throw new TypeError(`${this.code} needs a device with the feature ${feature}`);
     const code = text ?? (await (await fetch(new URL(this.code, import.meta.url))).text());
     const module = device.createShaderModule({ code });
     const entries = [...new Set(Object.values(this.functions).flat().map((step) => step.entry))];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface
 __all__ = ["webgpu_module_text"]
 
 _CLASSES = Path(__file__).with_name("webgpu_kernel.js")
+_ENABLED = re.compile(r"^enable (\w+);", re.MULTILINE)
+"""The directives of a module of WGSL for features that a device must have."""
 _WORD = 4
 """Bytes of an element of an array of WGSL, of which buffers and copies to them are whole numbers."""
 _HEAD = """\
@@ -44,9 +47,10 @@ def _exported(kernel: DeviceKernel) -> str:
         name = "run" if isinstance(made, Interface) else f"pack {made.operand}"
         functions[name] = [_step(kernel, use) for use in made.uses]
     constants = {name: base64.b64encode(x + bytes(-len(x) % _WORD)).decode() for name, x in kernel.constants.items()}
-    (code,) = (f"{kernel.name}{end}" for end in kernel.code)
+    ((end, text),) = kernel.code.items()
+    code, features = f"{kernel.name}{end}", _ENABLED.findall(text.decode())
     sizes = {p.name: -(-p.nbytes // _WORD) * _WORD for p in every if not p.of and p.name != WORKSPACE}
-    values = (code, sizes, functions, constants)
+    values = (code, sizes, functions, constants, features)
     texts = ",\n  ".join(json.dumps(x) for x in values)
     return f"\n// {kernel.problem}\nexport const {kernel.name} = new Kernel(\n  {texts},\n);\n"
 

@@ -138,7 +138,7 @@ def test_elements_share_words(name: str) -> None:
     memory = narrow_arrays()
     with interning():
         kernel = parse_kernel(NARROW + NARROW_KERNELS[name].strip("\n"))
-        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+        code, groups = wgsl_text({"k": kernel}, {}), geometry(kernel).grid
         run(kernel, memory)
     found = dispatch(code, "k", groups, [x.tobytes() for x in narrow_arrays().values()], [1, 2, 3, 4, 5])
     for x, wanted in zip(found, [*memory.values()][1:], strict=True):
@@ -165,7 +165,7 @@ kernel k(a: f32[{size}], e: f16[{size}], f: bf16[{size}], b: f32[{size}])
 """
     with interning():
         kernel = parse_kernel(text.strip())
-        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+        code, groups = wgsl_text({"k": kernel}, {}), geometry(kernel).grid
     found = dispatch(code, "k", groups, [given.tobytes(), *(bytes(size * n) for n in (2, 2, 4))], [1, 2, 3])
     with np.errstate(over="ignore"):
         f16 = given.astype(np.float16)
@@ -175,7 +175,7 @@ kernel k(a: f32[{size}], e: f16[{size}], f: bf16[{size}], b: f32[{size}])
 
 def test_whole_words_are_written_at_once() -> None:
     with interning():
-        text = wgsl_text({"k": parse_kernel(NARROW + NARROW_KERNELS["words of elements"].strip("\n"))})
+        text = wgsl_text({"k": parse_kernel(NARROW + NARROW_KERNELS["words of elements"].strip("\n"))}, {})
     assert "atomic" not in text
     assert "k_c: array<u32>" in text
 
@@ -191,7 +191,7 @@ def test_a_browser_computes_what_the_interpreter_computes(name: str) -> None:
     memory = arrays()
     with interning():
         kernel = parse_kernel(HEAD + KERNELS[name].strip("\n"))
-        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+        code, groups = wgsl_text({"k": kernel}, {}), geometry(kernel).grid
         run(kernel, memory)
     found = dispatch(code, "k", groups, [x.tobytes() for x in arrays().values()], [1, 2])
     for x, wanted in zip(found, (memory["c"], memory["d"]), strict=True):
@@ -200,7 +200,7 @@ def test_a_browser_computes_what_the_interpreter_computes(name: str) -> None:
 
 def text_of(body: str) -> list[str]:
     with interning():
-        return [line.strip() for line in wgsl_text({"k": parse_kernel(HEAD + body.strip("\n"))}).splitlines()]
+        return [line.strip() for line in wgsl_text({"k": parse_kernel(HEAD + body.strip("\n"))}, {}).splitlines()]
 
 
 def test_numbers_that_are_not_negative_are_divided_by_operators() -> None:

@@ -5,41 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
+from devices import fragment_config
 from opencl_driver import require_opencl
 from problems import random_problem
 from sub_groups import DEVICES, run_emulated
 from traits import ALL, count_traits
 
-from convsmith.diag.errors import ConfigError
-from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.planned import plan_for
-from convsmith.statement.views import statement
-from convsmith.tune.device_fragments import fragment_choices
-
-
-def fragment_config(problem: Problem, machine: Machine, rng: random.Random) -> Config | None:
-    """One of the configs whose sub-groups compute fragments, None where there is none."""
-    with interning():
-        st = statement(problem, machine)
-        lanes = [d.name for d in st.dims if d.kind in ("m", "n")]
-        rng.shuffle(lanes)
-        for lane in lanes:
-            found = [x.config for x in fragment_choices(st, machine, lane)]
-            if not found:
-                continue
-            config = rng.choice(found)
-            if rng.random() < 0.3:
-                config = config.changed(pad=(), buffers=1)
-            try:
-                plan_for(problem, config, machine)
-            except ConfigError:
-                continue
-            return config
-    return None
 
 
 def random_case(seed: int) -> tuple[Problem, Machine, Config]:

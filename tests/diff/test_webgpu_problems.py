@@ -9,7 +9,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 from chain_problems import random_chain
-from devices import KINDS, random_group_config
+from devices import KINDS, fragment_config, random_group_config
 from emulated import skip_without_emulator
 from problems import random_problem
 
@@ -18,12 +18,13 @@ from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.emulate.browser import BROWSER
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
 
-LEVEL = target("webgpu")
+LEVEL, QUADS = target("webgpu"), target("webgpu+subgroups")
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +38,13 @@ def is_stored(problem: Problem) -> bool:
     return all(t.dtype in LEVEL.stored for t in problem.tensors)
 
 
-def check(problem: Problem, config: Config | None, seed: int) -> None:
-    kernel = CompiledKernel(problem, LEVEL, config, load=BROWSER.load)
+def check(problem: Problem, config: Config | None, seed: int, level: Machine = LEVEL) -> str:
+    """Verify a kernel, and return its text."""
+    kernel = CompiledKernel(problem, level, config, load=BROWSER.load)
     verdict = verify_kernel(kernel, seed)
     assert verdict.ok and kernel.artifact is not None, f"{problem} {kernel.config}: {verdict.detail}"
     assert {e.launch.runtime for e in kernel.artifact.entries.values()} == {"webgpu"}
+    return kernel.artifact.code.decode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,6 +99,32 @@ def test_random_chains(seed: int) -> None:
 @pytest.mark.parametrize("layout", ["abx", "axb"])
 def test_elements_that_share_words(line: str, layout: str) -> None:
     check(parse_problem(f"--stag={layout} --dtag={layout} {line}"), None, 0)
+
+
+@pytest.mark.parametrize("line", [
+    "--dt=s8:s8:s32 mb1ic32ih6oc8kh3ph1", "--dt=u8:u8:s32 mb1ic20ih6oc8kh1", "--dt=s8:u8:s32 mb1ic16ih6oc9kh3ph1",
+    "--dt=u8:s8:u8 --attr-post-ops=relu mb1ic36ih8oc16kh3ph1", "mb2ic8ih6oc12kh3ph1", "--dir=BWD_D mb1ic16ih8oc32kh1",
+    "--dir=BWD_W mb2ic8ih8oc12kh3ph1", "g2mb1ic16ih6oc16kh3ph1",
+    "--dir=FWD_B --attr-post-ops=sum+relu mb1ic8ih7oc16kh1",
+])
+@pytest.mark.parametrize("layout", ["abx", "axb"])
+def test_quads_multiply_by_default(line: str, layout: str) -> None:
+    skip_without_emulator(QUADS)
+    text = check(parse_problem(f"--stag={layout} --dtag={layout} {line}"), None, 0, QUADS)
+    assert "quadBroadcast(" in text
+    assert ("dot4" in text) is ("--dt=" in line)
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 60))])
+def test_random_configs_of_quads(seed: int) -> None:
+    skip_without_emulator(QUADS)
+    rng = random.Random(seed)
+    while True:
+        problem = random_problem(rng, 20_000)
+        config = fragment_config(problem, QUADS, rng) if is_stored(problem) else None
+        if config is not None:
+            break
+    check(problem, config, seed, QUADS)
 
 
 @pytest.mark.parametrize("post_op", ["tanh", "logistic", "gelu_erf", "swish:1", "clip:-2:6", "sum"])

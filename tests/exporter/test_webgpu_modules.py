@@ -34,7 +34,7 @@ const [module, code, name, given, result] = arguments, done = arguments[argument
 (async () => {
   const url = URL.createObjectURL(new Blob([module], { type: "text/javascript" }));
   const kernel = (await import(url))[name];
-  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice({ requiredFeatures: kernel.features });
   const loaded = await kernel.load(device, code);
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
   const arrays = {};
@@ -64,14 +64,35 @@ def browser() -> None:
     skip_without_emulator(target("webgpu"))
 
 
-def exported(line: str, folder: Path) -> ExportedLibrary:
-    return cs.export(line, folder, target="webgpu", name="layer")
+def exported(line: str, folder: Path, level: str = "webgpu") -> ExportedLibrary:
+    return cs.export(line, folder, target=level, name="layer")
+
+
+QUADS = "--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb1ic32ih6oc16kh3ph1"
 
 
 @pytest.mark.parametrize("kind", LINES)
 def test_a_page_computes_what_the_reference_computes(kind: str, tmp_path: Path) -> None:
-    problem = parse_problem(LINES[kind])
-    kernel = exported(LINES[kind], tmp_path).kernels[0]
+    check(LINES[kind], tmp_path, "webgpu")
+
+
+def test_a_page_computes_by_quads(tmp_path: Path) -> None:
+    skip_without_emulator(target("webgpu+subgroups"))
+    check(QUADS, tmp_path, "webgpu+subgroups")
+
+
+def test_a_device_without_a_feature_is_refused(tmp_path: Path) -> None:
+    exported(QUADS, tmp_path, "webgpu+subgroups")
+    texts = [(tmp_path / f"layer.{end}").read_text() for end in ("js", "wgsl")]
+    call = CALL.replace("requiredFeatures: kernel.features", "requiredFeatures: []")
+    found = opened().driver.execute_async_script(call, *texts, "layer", {}, "dst")
+    assert found == "TypeError: layer.wgsl needs a device with the feature subgroups"
+
+
+def check(line: str, tmp_path: Path, level: str) -> None:
+    """A module for a level, imported by a page, computes what the reference computes."""
+    problem = parse_problem(line)
+    kernel = exported(line, tmp_path, level).kernels[0]
     assert isinstance(kernel, DeviceKernel)
     functions = (kernel.interface, *kernel.interface.packings)
     tensors = {p.name: p.tensor for made in functions for p in made.parameters if p.tensor is not None}
