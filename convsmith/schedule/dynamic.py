@@ -224,7 +224,8 @@ def _check_config(
             (f"--realise={config.realise}", config.realise not in legal),
             (f"--table={config.table}", table and config.table != "sections"), ("--fuse", fused & loops),
             ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
-            (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops - along),
+            (f"--pack={','.join(moving)}", moving), ("--pack_at", config.staged_at("pack_at")),
+            (f"--lane={config.lane}", config.lane in loops - along),
             (f"--register={','.join(sorted(tiled))}", tiled - rows),
         ) if is_so
     ]  # fmt: skip

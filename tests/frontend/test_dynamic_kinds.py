@@ -231,6 +231,7 @@ def test_sizes_of_deconvolutions_and_gradients_follow_from_arrays_and_pads() -> 
         ("--dir=BWD_D mb1ic8iw8oc16kw3pw1", "--lane=ic --realise=mask --register=mb:2,ic:4", "mb, iw, a tile of iw"),
         ("--dir=BWD_W mb1ic8iw8oc16kw3pw1", "--lane=oc --realise=mask", "--pack=diff_dst.*mb, ow, no tile"),
         ("--dir=BWD_W mb1ic8iw8oc16kw3pw1", "--lane=ow --realise=mask --pack=", "--lane=ow: dynamic"),
+        ("mb1ic8iw8oc16kw1", "--lane=ow --order=mb,ow,oc --pack_at=src+ow", "^--pack_at: dynamic sizes need"),
         ("--matmul 2x3:3x4", "--lane=m", "--lane=m: dynamic sizes need --realise=peel or mask"),
         ("--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:1 mb1ic8iw8oc16kw3pw1",
          "--lane=oc --realise=mask --offsets=sums", "sums of weights over the taps.*legal is --offsets=each"),
