@@ -224,8 +224,11 @@ def peels(k: KernelPlan) -> bool:
 
 
 def has_empty_classes(k: KernelPlan) -> bool:
-    """Return whether fragments hold pixels of residue classes, of which some may have no tap."""
-    return k.nest.has_lanes and bool(k.nest.rows and k.columns.residues)
+    """Return whether pixels of residue classes, of which some may have no tap, are in fragments or read a copy that has
+    the absent elements.
+    """
+    is_whole = bool(k.nest.rows) or k.config.realise == "pad_copy"
+    return k.nest.has_lanes and bool(k.columns.residues) and is_whole
 
 
 def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:

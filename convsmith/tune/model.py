@@ -122,7 +122,7 @@ class Model(SharedFacts):
         """Return a lower bound of the cycles of any config: its multiply-adds, in full vectors; 0 for fragments."""
         if self.unit.rows > 1:
             return 0.0
-        terms = self.lanes * self.unit.terms * self.of_single_taps
+        terms = self.lanes * self.unit.terms * self.classes_per_tap
         products = prod(d.size for d in self.st.dims if d.kind != "k") * self.terms / terms
         products *= prod(x.mean() / self.sizes[name] for name, x in self.inside.items())
         return products * self.target.prices[self.product]
@@ -168,8 +168,7 @@ class Model(SharedFacts):
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
-        if config.realise != "pad_copy" or self.unit.rows > 1:  # vectors multiply the copy's zeros of all classes
-            steps = -(-steps // self.of_single_taps)
+        steps = -(-steps // self.classes_per_tap)
         tiles = whole_tiles(self, loops, config)
         if self.unit.rows > 1:
             panels = self.panels(loops, config)

@@ -143,6 +143,7 @@ class Nests:
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
         near = 0 < self.src.get(Var(self.k), 0) <= (1 if self.st.constant else STRIDE)
+        near = near or (self.st.constant and self.in_blocks(Var(self.k)))
         gathered = depthwise and not self.st.constant and self.src.get(Var(g), 0) > 1  # vectors of groups are gathered
         fills = self.sizes[self.k] >= min(self.lanes // 2, FEW_LANES if gathered else self.lanes) and near
         if short and fills and self.cut_apart() <= CUT_TAPS:
@@ -215,8 +216,9 @@ class Nests:
             step = at(1, False) - at(0, False)
             if step <= 0:
                 continue
-            before = min(max(-(at(0, False) // step), 0), pixels.size)
-            within = min(max((size - 1 - at(0, True)) // step + 1, 0), pixels.size)
+            low, high = sorted((at(0, False), at(0, True)))  # taps of a gradient move backwards
+            before = min(max(-(low // step), 0), pixels.size)
+            within = min(max((size - 1 - high) // step + 1, 0), pixels.size)
             width = tile[pixels.name]
             pieces = -(-before // width) + 1 + -(-pixels.size // width) - within // width
             found = max(found, pieces)
@@ -286,7 +288,7 @@ class Nests:
         groups = [self.batch] if self.model.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
-        far = lane == self.batch and self.model.moved(lane, self.lanes) > self.model.row_step(pixels[0])
+        far = lane == self.batch and self.apart(lane) > self.model.row_step(pixels[0])
         inner = [*pixels, *channels] if self.model.pixels_first() and not far else [*channels, *pixels]
         if self.model.turns_pages(lane) and not self.model.bordered(lane):
             inner = [*channels, *pixels]
@@ -294,6 +296,11 @@ class Nests:
             inner = [*pixels, *channels]  # each thread copies rows once
         outer = [*(n for n in names if n == self.images), *groups]
         return (*outer, *(n for n in inner if n not in outer))
+
+    def apart(self, lane: str) -> float:
+        """Return the elements of the source between adjacent vectors along ``lane``; in blocks, those in the mean."""
+        last = self.sizes[lane] - 1
+        return self.lanes * self.model.moved(lane, last) / last
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.

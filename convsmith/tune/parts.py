@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 
+from convsmith.ir.index import Mod, Var
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.phases import phases
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
 
 TILES_A_THREAD = 3
 """Register tiles per thread from which a result is large enough to be divided among threads."""
@@ -44,11 +46,18 @@ def parts_of_sums(
         # A fragment has no product for a residue class that no tap of a part reads.
         classes = st.residues.get(n, 1) if unit.rows > 1 else 1
         whole = sizes[n] if n in fused else max(config.size(n), classes)
-        even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
+        unit_of_part = lcm(terms.get(n, 1), _block(st, n) if n == config.lane else 1)  # vectors are within blocks
+        even = (p for p in range(1, most + 1) if not sizes[n] % (p * unit_of_part) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))
     # Of loops with equally many parts, the outermost one is divided, so that each thread reads whole rows.
     parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way[0]))
     return ((loop, parts),) if parts > 1 else ()
+
+
+def _block(st: Statement, channels: str) -> int:
+    """Return the number of ``channels`` of a block of the source in memory; 1 if it has no blocks."""
+    atoms = (atom for atom in view_steps(st.a) if Var(channels) in variables_of(atom))
+    return lcm(*(atom.den for atom in atoms if isinstance(atom, Mod)))
 
 
 def _work(problem: Problem, st: Statement, unit: ProductShape, target: Machine) -> int:

@@ -278,10 +278,12 @@ class SharedFacts:
         return {} if self.phases or not self.st.constant or is_true(self.st.a.mask) else presence(self.st)
 
     @cached_property
-    def of_single_taps(self) -> int:
-        """The residue classes of the result along axes with one tap; all but one of them are zero."""
-        single = {d.axis for d in self.st.of("k") if d.axis and d.size == 1}
-        return prod(self.classes.get(d.name, 1) for d in self.st.of("m") if d.axis in single)
+    def classes_per_tap(self) -> int:
+        """The residue classes of the result for each one that a tap meets: those that meet no single tap, or none of
+        the taps whose distance shares a factor with the stride, are zero.
+        """
+        met = {d.axis: 1 if d.size == 1 else self.classes.get(d.name, 1) for d in self.st.of("k") if d.axis}
+        return prod(max(self.classes.get(d.name, 1) // met[d.axis], 1) for d in self.st.of("m") if d.axis in met)
 
     def pixels_first(self) -> bool:
         """Return whether caches keep all weights, which are read again for each tile of pixels, or prefetches hide the

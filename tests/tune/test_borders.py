@@ -55,6 +55,8 @@ def test_a_vector_is_whole_if_one_of_its_lanes_is_present() -> None:
         ("--dir=BWD_D mb1ic32ih11oc16oh11kh5ph2", tiled("ic", iw=4, ic=32)),
         ("--dir=BWD_D mb1ic32ih28oc16oh14kh5sh2ph1", tiled("ic", iw=6, ic=32)),
         ("--dir=BWD_D mb1ic16ih13oc16oh7kh1sh2", tiled("ic", iw=3, ic=16)),
+        ("--dir=BWD_D mb1ic16ih13oc16oh5kh3sh3ph3dh2", tiled("ic", iw=4, ic=16)),
+        ("--dir=BWD_D mb1ic16ih21oc16oh5kh3sh4ph2dh1", tiled("ic", iw=4, ic=16)),
         ("--deconv mb1ic16ih9oc16oh18kh4sh2ph1", tiled("oc", ow=4, oc=16)),
         ("g32mb1ic32ih9oc32kh5ph2", tiled("g", oh=2, ow=4, g=16, kh=5, kw=5)),
         ("mb3ic16ih7iw9oc16oh7ow9kh3kw3ph1pw1", tiled("oc", mb=2, oh=2, ow=4, oc=16)),
@@ -64,7 +66,7 @@ def test_a_vector_is_whole_if_one_of_its_lanes_is_present() -> None:
 )
 def test_parts_of_tiles_compute_what_is_present(line: str, config: Config) -> None:
     model, loops = modelled(line, config)
-    lanes, steps = model.filled(config.lane), model.terms // model.of_single_taps
+    lanes, steps = model.filled(config.lane), model.terms // model.classes_per_tap
     parts = sum(t.sums * t.number for t in parts_inside(model, loops, config)) * lanes * steps
     assert 2 * parts == pytest.approx(model.problem.flops_real)
     whole = sum(t.sums * t.number for t in whole_tiles(model, loops, config)) * lanes * steps

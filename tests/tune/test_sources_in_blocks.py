@@ -71,3 +71,34 @@ def test_the_last_terms_of_a_block_are_absent(line: str, level: str) -> None:
     except UnsupportedError as error:
         pytest.skip(str(error))
     assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("line", "lane"),
+    [
+        ("--stag=aBx16b --dtag=aBx16b mb1ic64ih28oc2oh28kh5ph2", "ic"),
+        ("--dir=BWD_D --stag=aBx16b --dtag=aBx16b mb1ic1ih41oc32oh19kh5sh2ph0", "oc"),
+        ("--stag=aBx4b --dtag=aBx4b mb1ic64ih28oc2oh28kh5ph2", "oc"),  # a block is shorter than a vector
+    ],
+)
+def test_few_results_have_vectors_along_terms(line: str, lane: str) -> None:
+    config = chosen(f"--accuracy=strict {line}", "avx2")
+    assert config.lane == lane and not {"src", "diff_dst"} & {*config.staged("pack")}
+
+
+@pytest.mark.parametrize(("channels", "parts"), [(32313, 1), (32256, 2)])
+def test_parts_of_sums_end_with_blocks(channels: int, parts: int) -> None:
+    """Vectors along the terms of a part that begins within a block would cross blocks."""
+    config = chosen(f"--stag=aBx16b --dtag=aBx16b mb2ic{channels}iw4oc3ow4kw1pw0", "avx2")
+    assert config.lane == "ic"
+    split = dict(config.tiles_at("split")).get("ic", 1)
+    assert split >= parts and not (split > 1 and channels % (16 * split))
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+@pytest.mark.parametrize("options", ["", "--dir=BWD_D ", "--deconv "])
+def test_groups_in_blocks_stay_while_pixels_pass(options: str, level: str) -> None:
+    """The next block lies an image apart, also where a vector is a part of a block."""
+    config = chosen(f"{options}--stag=aBx16b --dtag=aBx16b g96mb1ic96ih56oc96oh56kh3ph1", level)
+    assert config.lane == "g"
+    assert config.order.index("g") < min(config.order.index(n) for n in config.order if n in ("oh", "ih"))
