@@ -83,6 +83,8 @@ class DeviceCosts:
     """Maximum fraction of the registers of a lane that sums take."""
     warp_held: float = 0.75
     """Maximum fraction of the registers of a lane that sums and factors take."""
+    warp_ahead: int = 1
+    """Products of a fragment whose factors the driver's compiler loads before it multiplies those of the first one."""
     warp_step: int = 64
     """Bytes of the terms of a row that a group copies in a step."""
     warp_halo: float = 0.1

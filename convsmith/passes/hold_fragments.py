@@ -38,9 +38,9 @@ class _Factor(NamedTuple):
 
 
 class _HoldFragments(LoopRewriter):
-    def __init__(self, row: Instruction, names: Sequence[str], inner: Sequence[str]) -> None:
+    def __init__(self, row: Instruction, names: Sequence[str], inner: Sequence[str], parts: int) -> None:
         super().__init__()
-        self.row, self.names, self.inner = row, tuple(names), tuple(inner)
+        self.row, self.names, self.inner, self.parts = row, tuple(names), tuple(inner), parts
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
@@ -62,8 +62,12 @@ class _HoldFragments(LoopRewriter):
         held = [self._fragments_of(x, f, chain, spec) for x, f in zip(self.row.operands[1:], factors)]
         parts = self._conditions_of(cond, held, chain)
         product = Name({f.value: h.read for f, h in zip(factors, held)}).expr(term)
-        body: Stmt = wrap(chain, Store(s.buffer, s.index, Binary("add", s.value.a, product)))
-        return allocate((h.buffer for h in held), block(*(h.fill(p) for h, p in zip(held, parts)), body))
+        body: Stmt = wrap(chain[self.parts :], Store(s.buffer, s.index, Binary("add", s.value.a, product)))
+        for around in (chain[: self.parts], ()):
+            here = [(h, p) for h, p in zip(held, parts) if bool(h.around) == bool(around)]
+            body = allocate((h.buffer for h, _ in here), block(*(h.fill(p) for h, p in here), body))
+            body = wrap(around, body)
+        return body
 
     def _in_order(self, x: _Factor, y: _Factor, spec: dict[Var, For]) -> tuple[_Factor, _Factor]:
         """Return the two factors in the order of the operands of the row."""
@@ -79,17 +83,20 @@ class _HoldFragments(LoopRewriter):
     def _fragments_of(
         self, operand: Operand, factor: _Factor, chain: Sequence[For], spec: dict[Var, For]
     ) -> _FactorFragments:
-        """Return the fragments for a factor: one for each iteration of the outer loops that the factor depends on."""
+        """Return the fragments for a factor: one for each iteration of the outer loops that the factor depends on.
+        Loops over parts that move the factor are around its fragments.
+        """
         number = self.row.operands.index(operand)
         moved = {spec[v].var for v, n in self.row.steps(number).items() if n}
-        outer = [x for x in chain[: len(self.names)] if x.var in variables_of(factor.value)]
+        outer = [x for x in chain[self.parts : len(self.names)] if x.var in variables_of(factor.value)]
+        around = [x for x in chain[: self.parts] if x.var in variables_of(factor.value)]
         loops = [*outer, *(x for x in chain[len(self.names) :] if x.var in moved)]
         read = next(v for v in walk(self.row.kernel.body) if isinstance(v, Load) and v.buffer.name == operand.name)
         at = tuple(substitute(i, {v: x.var for v, x in spec.items()}) for i in read.index)
         name = next((v.buffer.name for v in walk(factor.value) if isinstance(v, Load)), operand.name)
         shape = (*(int(x.hi) for x in outer), *operand.shape)
         buffer = make_buffer(f"{name}_f", dtype(operand.dtype), shape, "fragment")
-        return _FactorFragments(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
+        return _FactorFragments(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value, tuple(around))
 
     def _conditions_of(self, cond: Cond, held: Sequence[_FactorFragments], chain: Sequence[For]) -> list[Cond]:
         """Return the condition of each factor's fragments. A part of ``cond`` is one of the first factor of which all
@@ -101,7 +108,7 @@ class _HoldFragments(LoopRewriter):
         inside = [are_inside(h.value, ranges) for h in held]
         for part in parts_of(cond):
             asked = variables_of(part) & around
-            places = [n for n, h in enumerate(held) if asked <= {x.var for x in h.loops}]
+            places = [n for n, h in enumerate(held) if asked <= {x.var for x in (*h.around, *h.loops)}]
             if not places:
                 raise _refuse(f"no factor alone is absent unless {part}")
             for n in (n for n in places if n == places[0] or not inside[n]):
@@ -110,12 +117,15 @@ class _HoldFragments(LoopRewriter):
 
 
 class _FactorFragments(NamedTuple):
-    """The fragments of a factor: the loops that fill them, the element of an iteration, and its value."""
+    """The fragments of a factor: the loops that fill them, the element of an iteration, its value, and the loops
+    ``around`` both, each of whose iterations fills the fragments again.
+    """
 
     buffer: Buffer
     loops: tuple[For, ...]
     place: tuple[Index, ...]
     value: Value
+    around: tuple[For, ...]
 
     @property
     def read(self) -> Load:
@@ -136,11 +146,18 @@ class _FactorFragments(NamedTuple):
 
 
 @stages(*LOOPS)
-def hold_fragments(kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...]) -> Kernel:
+def hold_fragments(
+    kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...], parts: int = 0
+) -> Kernel:  # fmt: skip
     """Fill fragments for all iterations of the nest ``loops`` with the factors of the products in the loops ``inner``.
 
     The loops ``inner`` correspond to the loops of the specification of ``row``, in its order. If a product is absent,
     the fragment of the factor on whose loops the condition depends holds zero.
+
+    The first ``parts`` of the ``loops`` run over parts of the products. A factor that they move fills its fragments in
+    each of their iterations, so that only those of one part are in registers; other factors fill theirs once. With
+    ``hold_fragments(LANE_DOT, ("s", "i"), ("m", "l", "k"), 1)``, where a loop ``s`` over parts of the columns of ``b``
+    stands around the loop ``i``, ``b_f`` is filled in the loop ``s``, and ``a_f`` in front of it.
 
     Before::
 
@@ -192,4 +209,4 @@ def hold_fragments(kernel: Kernel, row: Instruction, loops: tuple[str, ...], inn
     """
     if not loops or len(inner) != len(row.loops):
         raise _refuse(f"loops {', '.join(inner)}; legal are as many as {row.name} has, {len(row.loops)}")
-    return with_body(kernel, _HoldFragments(row, loops, inner).stmt(kernel.body))
+    return with_body(kernel, _HoldFragments(row, loops, inner, parts).stmt(kernel.body))

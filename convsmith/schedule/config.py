@@ -98,6 +98,7 @@ class Config:
     teams: int
     store_parts: int
     register_file: int
+    sub_tile: int
     barriers: str
     carry: bool
     offsets: str

@@ -288,6 +288,14 @@ def _check_load_ahead(config: Config, value: bool) -> None:
         raise ConfigError("load_ahead", "--load_ahead=yes: factors are loaded from shared memory; needs --shared=")
 
 
+def _check_sub_tile(config: Config, value: int) -> None:
+    if value and (not config.instruction or config.realise == "hardware" or config.load_ahead):
+        raise ConfigError(
+            "sub-tile", f"--sub_tile={value}: warps load factors of an --instruction= on fragments, without "
+            "--realise=hardware and --load_ahead=yes",
+        )  # fmt: skip
+
+
 def _check_teams(config: Config, value: int) -> None:
     if not 1 <= value <= MAX_TEAMS:
         raise ConfigError("teams", f"--teams={value}: expected 1 to {MAX_TEAMS}")
@@ -458,6 +466,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         `--realise=hardware`""", machines="groups", check=_check_store_parts),
     _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
         usual; fewer threads then reside on a unit""", default=0, machines="groups"),
+    _row("sub_tile", _NUMBER, "32", """columns of a warp whose factors are in registers at once: it loads those of the
+        next ones when these are multiplied; needs an `--instruction=` on fragments""", default=0, machines="groups",
+        check=_check_sub_tile),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
         (`split`, on Xe and from sm_80 on)""", legal=("whole", "split"), machines="groups"),
     _row("carry", _FLAG, "yes", """whether loops of a thread carry offsets from one iteration to the next, in place of

@@ -96,7 +96,8 @@ class WarpTile:
     per fragment and step of the reduction.
 
     They are parts of the loops over ``rows``, ``columns`` and ``terms``. The instructions ``loads`` may load factors,
-    or messages of the warp, ``by_blocks`` of registers.
+    or messages of the warp, ``by_blocks`` of registers. Registers hold the factors of ``together`` columns of fragments
+    at once.
     """
 
     row: Instruction
@@ -107,6 +108,13 @@ class WarpTile:
     terms: tuple[Loop, ...]
     loads: tuple[Instruction, ...] = ()
     by_blocks: bool = False
+    together: int = 1
+
+    @property
+    def registers(self) -> tuple[float, ...]:
+        """The registers of a lane for the sums and for both factors."""
+        sums, left, _ = registers_of(self.row, *self.fragments)
+        return sums, left, registers_of(self.row, 1, self.together)[2]
 
     @property
     def transposed(self) -> dict[str, int]:
@@ -130,11 +138,12 @@ def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
 
 class FragmentLoops(NamedTuple):
     """The loops that replace the loops of a warp's rows and columns: ``outer`` over fragments, ``element`` within a
-    fragment of sums.
+    fragment of sums. Loops over ``parts`` of the columns are among the outer ones.
     """
 
-    outer: tuple[Loop, Loop]
+    outer: tuple[Loop, ...]
     element: tuple[Loop, Loop]
+    parts: tuple[Loop, ...] = ()
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -159,7 +168,11 @@ def tile_sums(s: Schedule, warp: WarpTile) -> FragmentLoops:
         s.tile(s.fuse(loops, letter), size, "fe", ("register", "instruction"))
         for loops, letter, size in zip((warp.rows, warp.columns), (ROWS, COLUMNS), warp.row.result.shape)
     )
-    found = FragmentLoops((rows, columns), (row, column))
+    parts: tuple[Loop, ...] = ()
+    if warp.together < warp.fragments[1]:
+        part, columns = s.tile(columns, warp.together, "pf", ("register", "register"))
+        parts = (part,)
+    found = FragmentLoops((*parts, rows, columns), (row, column), parts)
     s.run(reorder, found.loops)
     return found
 
@@ -187,10 +200,10 @@ def _along(row: Instruction, number: int) -> list[Var]:
 
 
 def warp_tile(
-    row: Instruction, machine: Machine, lane: str, registers: Sequence[Loop], terms: Sequence[Loop]
+    row: Instruction, machine: Machine, lane: str, registers: Sequence[Loop], terms: Sequence[Loop], together: int = 0
 ) -> WarpTile:
     """Return the tile of a warp that computes the loops ``registers`` and ``terms`` with products of ``row``, whose
-    factors instructions of ``machine`` may load.
+    factors instructions of ``machine`` may load, those of ``together`` columns at once, or of all of them if that is 0.
 
     ConfigError unless they are whole fragments. Columns run along the loop ``lane`` and other loops of its role.
     """
@@ -209,5 +222,11 @@ def warp_tile(
             )  # fmt: skip
         counts.append(total // size)
     high, wide, steps = counts
+    part, rest = divmod(together, shape[1])
+    if together and (rest or not part or wide % part):
+        raise ConfigError(
+            "sub-tile", f"--sub_tile={together}: a warp has {wide * shape[1]} columns, in fragments of {shape[1]}; "
+            "legal are columns of whole fragments that divide them",
+        )  # fmt: skip
     loads, by_blocks = machine.matrix_loads, bool(machine.messages)
-    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads, by_blocks)
+    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads, by_blocks, part or wide)

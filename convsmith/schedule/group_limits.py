@@ -17,7 +17,6 @@ from convsmith.passes.load_ahead import MAX_PRODUCTS
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
 from convsmith.schedule.grid import l2_flaw, launched_sizes
-from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.loops import Loop, Loops, terms_of_part, tile_of
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.registers import check_words
@@ -156,7 +155,7 @@ def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine
         )  # fmt: skip
     sums, factors = prod(x.extent for x in nest.accumulators) * dtype(st.acc).bits / 32, 0.0
     if nest.warp is not None:
-        sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
+        sums, *held = nest.warp.registers
         factors = sum(held) * (2 if config.load_ahead else 1)
     if sums + factors > most:
         text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")

@@ -229,7 +229,9 @@ class _GroupTiles(NestBuilder):
         roles = [x.role for x in made if x.level == "warp"]
         made.sort(key=lambda x: roles.index(x.role) if x.level == "warp" else 0)
         found = Nest((*classes, *made), ProductShape.of_row(self.row), warp_size=self.row.result.layout.lanes)
-        return replace(found, warp=warp_tile(self.row, self.machine, self.config.lane, found.accumulators, found.terms))
+        return replace(found, warp=warp_tile(
+            self.row, self.machine, self.config.lane, found.accumulators, found.terms, self.config.sub_tile,
+        ))
 
     def order(self) -> list[str]:
         """Return the names of the loops, outermost first."""

@@ -28,14 +28,15 @@ from convsmith.schedule.transposed_results import transposed_along
 
 class TileLoops(NamedTuple):
     """The loops that forming the tile of sums has made: the loops that write the result of drained accumulators, by
-    the loop over accumulators; the loop over the threads of a group; and the loops over the fragments of a warp and
-    over their products.
+    the loop over accumulators; the loop over the threads of a group; and the loops over the fragments of a warp, the
+    first ``parts`` of which run over parts of its columns, and over their products.
     """
 
     written: Mapping[Loop, Loop]
     thread: Loop | None = None
     fragments: tuple[Loop, ...] = ()
     products: ProductLoops | None = None
+    parts: int = 0
 
 
 def order_loops(s: Schedule, nest: Nest) -> None:
@@ -81,7 +82,7 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
         return TileLoops(_keep_sums(s, k))
     if nest.warp is None or fragments is None:
         return TileLoops({}, thread)
-    return TileLoops({}, thread, fragments.outer, tile_products(s, nest.warp, fragments))
+    return TileLoops({}, thread, fragments.outer, tile_products(s, nest.warp, fragments), len(fragments.parts))
 
 
 def bind_groups(s: Schedule, nest: Nest) -> None:

@@ -67,7 +67,7 @@ def load_registers(
     s.run(speculate)
     loaded: list[tuple[Copy, Loop]] = []
     if nest.warp is not None and tile.products is not None:
-        s.run(hold_fragments, nest.warp.row, tile.fragments, tile.products.inner)
+        s.run(hold_fragments, nest.warp.row, tile.fragments, tile.products.inner, tile.parts)
     elif nest.accumulators:
         loaded = _load_operands(s, k, shared)
     if config.staged("preload"):

@@ -146,14 +146,17 @@ def _shared(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _copies(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the ways to copy, the numbers of slots, registers and barriers, whether factors are loaded ahead of their
-    products and steps are in rounds, and whether loops carry offsets.
+    """Yield the ways to copy, the numbers of slots, registers, barriers and columns whose factors are in registers at
+    once, whether factors are loaded ahead of their products and steps are in rounds, and whether loops carry offsets.
     """
     for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots, rounds=at.config.rounds and slots > 1)
     assert at.machine.device is not None
     for file in (0, *at.machine.device.register_files):
         yield dict(register_file=file)
+    if at.config.instruction and at.nest is None:
+        columns = at.machine.rows[at.config.instruction].result.shape[1]
+        yield from (dict(sub_tile=n) for n in (0, columns, 2 * columns))
     for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
     ways = (False, True) if at.config.instruction else (False,)

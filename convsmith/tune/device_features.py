@@ -21,7 +21,6 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.distribute_copy import turns_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import registers_together
-from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.group_limits import (
     are_asynchronous,
     copied_nest,
@@ -68,7 +67,7 @@ def kernel_features(
             for name, (events, n) in filling.items() if name not in alone or steps == 1
             for event, count in events
         ]  # fmt: skip
-        held, *others = registers_of(row, *nest.warp.fragments)
+        held, *others = nest.warp.registers
         registers = ceil(held + (3 if config.load_ahead else 2) * sum(others)) + device.costs.addresses
         waited = (1 if config.load_ahead else steps) * bool(device.costs.warp_load)
         places = device.costs.warp_places_of_rounds if config.rounds else device.costs.warp_places

@@ -113,7 +113,8 @@ def _of_terms(
     *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
     for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
         files = {0: machine.registers} | {n: n for n in device.register_files}
-        file = next((x for x, n in files.items() if _has_registers(row, counts, n, device.costs)), None)
+        ahead = min(prod(terms.sizes.values()) // row.terms, device.costs.warp_ahead)
+        file = next((x for x, n in files.items() if _has_registers(row, counts, n, device.costs, ahead)), None)
         if file is None or prod(counts[2:]) > MAX_WARPS:
             continue
         config = _config(st, plain.changed(register_file=file), row, counts, terms, device)
@@ -123,10 +124,14 @@ def _of_terms(
         yield from _with_cycles(st, machine, config)
 
 
-def _has_registers(row: Instruction, counts: Sequence[int], registers: int, costs: DeviceCosts) -> bool:
-    """Return whether the fragments of a warp's tile fit the ``registers`` of a lane."""
+def _has_registers(row: Instruction, counts: Sequence[int], registers: int, costs: DeviceCosts, ahead: int) -> bool:
+    """Return whether the fragments of a warp's tile fit the ``registers`` of a lane, those of several products too if
+    the factors of so many are loaded ``ahead`` of the first one.
+    """
     high, wide, *_ = counts
     sums, left, right = registers_of(row, high, wide)
+    if ahead > 1 and sums + ahead * (left + right) + costs.addresses > registers:
+        return False
     return sums <= ceil(registers * costs.warp_sums) and sums + left + right <= registers * costs.warp_held
 
 
@@ -181,7 +186,7 @@ def _ahead(config: Config, nest: Nest, machine: Machine) -> Iterator[Config]:
     yield config
     assert machine.device is not None and nest.warp is not None
     costs, slots = machine.device.costs, config.buffers
-    sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
+    sums, *held = nest.warp.registers
     rounds = slots > 1 and prod(x.extent for x in nest.steps) > 2 * slots
     if not costs.warp_load or not rounds:
         return

@@ -12,12 +12,14 @@ from devices import check_fragments
 from opencl_driver import require_opencl
 from sub_groups import DEVICES, assembly, run_emulated
 
+import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact, Entry, Launch, build_options
 from convsmith.codegen.device_module import device_text
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
+from convsmith.compiler.ocloc import uses_on_chip
 from convsmith.diag.errors import ConfigError
 from convsmith.emulate.opencl import OPENCL
 from convsmith.frontend.kernel import CompiledKernel
@@ -79,6 +81,9 @@ KINDS = {
     "in-fragments": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic40ih6iw19oc40oh6ow19kh3kw3ph1pw1",
                      _words("m8n16k16_bf16", "--register=oc:16,oh:2,ow:4 --group=oc:32,oh:2,ow:8,kw:3,ic:16 --buffers=2"
                             " --fragments=src:16,wei:16 --register_file=256")),
+    "sub-tiles": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic40iw19oc40ow19kw3pw1",
+                  _words("m8n16k16_bf16", "--register=oc:32,ow:16 --group=oc:64,ow:16,ic:32 --fragments=src:16,wei:16"
+                         " --sub_tile=16")),
     "rows-of-a-matrix": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic64iw34oc20ow32kw3",
                          _words("m8n16k16_bf16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --fragments=wei:16",
                                 how="--realise=mask --shared=wei")),
@@ -379,6 +384,10 @@ def test_words_of_adjacent_rows_are_made_in_registers() -> None:
     ("--group=oc:32,ow:32,ic:32 --pad=src:8 --fragments=src:16", "in one of --pad=, --swizzle= and --fragments="),
     ("--group=oc:32,ow:32,ic:32 --register_file=512",
      "--register_file=512: a thread of xe_hpc usually has 128 registers; legal are 256"),
+    ("--register=oc:64,ow:16 --group=oc:64,ow:32,ic:32 --sub_tile=24",
+     "--sub_tile=24: a warp has 64 columns, in fragments of 16; legal are columns of whole fragments that divide them"),
+    ("--register=oc:64,ow:16 --group=oc:64,ow:32,ic:32 --sub_tile=48", "--sub_tile=48: a warp has 64 columns"),
+    ("--group=oc:32,ow:32,ic:32 --sub_tile=16 --load_ahead=yes", "without --realise=hardware and --load_ahead=yes"),
     ("--register=oc:64,ow:64 --group=oc:64,ow:64,ic:32",
      "needs 320 registers of a lane (256 for sums, 64 for factors), xe_hpc has 128"),
     ("--register=oc:16,ow:8 --group=oc:128,ow:64,ic:16 --register_file=256",
@@ -413,6 +422,48 @@ def test_default_configs_compute_fragments(kind: str) -> None:
     (lanes,) = target(name).device.warps  # type: ignore[union-attr]
     mnemonic = {"f32": "mad", "bytes-without-dpas": "dp4a"}.get(kind, "dpas")
     assert config.instruction.startswith(f"{mnemonic}_m8n{lanes}") and config.size(config.lane) % lanes == 0
+
+
+LAYERS = ("mb32ic256ih14oc256oh14kh3ph1", "mb32ic64ih56oc256oh56kh1", "mb32ic64ih56oc64oh56kh3ph1")
+
+
+@pytest.mark.parametrize("line", LAYERS)
+@pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
+def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> None:
+    """Intel's compiler loads the factors of two products of a step before it multiplies, beside addresses."""
+    machine, problem = target(name), parse_problem(f"{LAST} --dt=bf16 {line}")
+    with interning():
+        plan = plan_for(problem, device_config(problem, machine), machine)
+    nest, config = plan.main.nest, plan.main.config
+    assert nest.warp is not None and machine.device is not None
+    sums, *factors = nest.warp.registers
+    held = sums + min(nest.warp.steps, 2) * sum(factors) + machine.device.costs.addresses
+    assert held <= (config.register_file or machine.registers)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("line", LAYERS)
+@pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
+def test_default_kernels_spill_nothing(name: str, line: str) -> None:
+    kernel = cs.compile(f"{LAST} --wtag=axb --dt=bf16 {line}", target=name)
+    assert kernel.artifact is not None and kernel.target.device is not None
+    uses = uses_on_chip(kernel.artifact, kernel.target.device.chip)
+    if not uses:
+        pytest.skip("ocloc or libiga64 is not installed: nothing makes code of Xe GPUs of SPIR-V here")
+    assert {*uses.values()} == {"no spills"}
+
+
+def test_a_part_of_the_columns_is_in_registers_at_once() -> None:
+    """The fragments of the other factor are loaded once for all parts."""
+    name, line, words = KINDS["sub-tiles"]
+    problem, machine = parse_problem(line), target(name)
+    with interning():
+        plan = plan_for(problem, Config.parse(f"--target={name} {words}"), machine)
+    assert plan.main.nest.warp is not None and plan.main.nest.warp.registers == (32, 8, 8)
+    kernel = cs.compile(line, target=name, threads=1, config=words)
+    (text,) = (str(x.kernel) for x in kernel.passes() if x.name == "hold_fragments")
+    source, part, weights = (text.index(x) for x in ("src_s_f: bf16[2, 8, 16]", "for n.p", "wei_s_f: bf16[16, 16]"))
+    assert source < text.index("for n.p", source) < weights and part < source
 
 
 @pytest.mark.parametrize("name", DEVICES)

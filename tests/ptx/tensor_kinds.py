@@ -22,6 +22,8 @@ AMPERE = {
                  _bf16("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:16")),
     "tails": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic20iw37oc20ow37kw3pw1",
               _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16")),
+    "sub-tiles": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic20iw19oc40ow19kw3pw1",
+                  _bf16("--register=oc:32,ow:16 --group=oc:64,ow:32,ic:32 --pad=src:8,wei:8 --sub_tile=16")),
     "planes": (f"{_CHANNELS_LAST} --dt=bf16 mb2ic16ih7oc24oh7kh3ph1",
                _bf16("--register=oc:24,ow:8,oh:4 --group=oc:24,ow:8,oh:8,ic:16")),
     "stride": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic16ih13oc8oh7kh3ph1sh2",

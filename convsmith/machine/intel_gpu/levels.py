@@ -72,7 +72,7 @@ def _xe(
             memory_bytes,
         ),
         code="spirv",
-        warps=(lanes,), fragment_rate=rate, costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes),
+        warps=(lanes,), fragment_rate=rate, costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes, warp_ahead=2),
         register_files=files, chip=chip,
     )  # fmt: skip
 
