@@ -1,9 +1,9 @@
-"""Estimates the inner loops of AArch64 kernels by llvm-mca, beside loops of other libraries in assembly. Nothing is
-timed.
+"""Estimates the inner loops of AArch64 kernels by llvm-mca, beside loops of other libraries in assembly, and counts
+the instructions of kernels for SVE in qemu, with vectors of several lengths. Nothing is timed.
 
-Run: python benchmarks/arm_loops.py [--xnnpack DIR] [--kleidiai DIR]
-On PATH must be llvm-mca of LLVM 19 or later; for the libraries, whose sources are in DIR, also cc, llvm-mc and
-llvm-objdump.
+Run: python benchmarks/arm_loops.py [--loops] [--xnnpack DIR] [--kleidiai DIR]
+On PATH must be qemu-aarch64 and llvm-mca of LLVM 22 or later; for the libraries, whose sources are in DIR, also cc,
+llvm-mc-22 and llvm-objdump-22.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from report import Report
-from riscv_loops import NHWC, assembly_of
+from riscv_loops import NHWC, assembly_of, kinds
 
 from convsmith.diag.errors import ConvsmithError
+from convsmith.emulate.qemu import AARCH64, Qemu, sve_processor
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.page.inner_loop import DESCRIBED, InnerLoop, estimated_cycles, inner_loop
@@ -30,9 +31,9 @@ CPUS = DESCRIBED["aarch64"]
 LAYER = "mb1ic64ih14oc64oh14kh3ph1"
 ROWS = {
     "f32": ("", ("aarch64", "aarch64+sve")),
-    "f16": ("--dt=f16 --attr-acc-mode=f16", ("aarch64+fp16",)),
-    "bf16": ("--dt=bf16", ("aarch64+bf16",)),
-    "s8": ("--dt=s8:s8:s32", ("aarch64+dotprod", "aarch64+i8mm")),
+    "f16": ("--dt=f16 --attr-acc-mode=f16", ("aarch64+fp16", "aarch64+sve")),
+    "bf16": ("--dt=bf16", ("aarch64+bf16", "aarch64+sve")),
+    "s8": ("--dt=s8:s8:s32", ("aarch64+dotprod", "aarch64+i8mm", "aarch64+sve")),
 }
 """Types of the layer, with their options and levels."""
 XNNPACK = {
@@ -58,10 +59,15 @@ KLEIDIAI = {
         "s8"),
 }  # fmt: skip
 """Loops of libraries in assembly: a file, and the types that it multiplies."""
-_MACS = {r"fmla\s.*\.4s": 4, r"fmla\s.*\.s\b": 4, r"fmla\s.*\.8h": 8, r"[us]{1,2}dot\s": 16, r"[us]{1,2}mmla\s": 32,
+_MACS = {r"fmla\s.*\.4s": 4, r"fm(la|ad)\s.*\.s\b": 4, r"fmla\s.*\.8h": 8, r"fm(la|ad)\s.*\.h\b": 8,
+         r"[us]{1,2}dot\s": 16, r"[us]{1,2}mmla\s": 32,
          r"bfdot\s": 8, r"bfmmla\s": 16, r"bfmlal[bt]\s": 4}  # fmt: skip
 """Multiply-adds of an instruction on 128 bits, by its text."""
 _FEATURES = "+v8.6a,+fullfp16,+dotprod,+i8mm,+bf16,+sve"
+
+
+LENGTHS = (1, 2, 4)
+"""Units of the vectors of SVE on which kernels run."""
 
 
 class Estimate(NamedTuple):
@@ -74,6 +80,7 @@ class Estimate(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Estimate the inner loops of AArch64 kernels by llvm-mca.")
+    parser.add_argument("--loops", action="store_true", help="Leave out whole calls, which qemu runs.")
     parser.add_argument("--xnnpack", metavar="DIR", type=Path, help="The sources of XNNPACK.")
     parser.add_argument("--kleidiai", metavar="DIR", type=Path, help="The sources of KleidiAI.")
     given = parser.parse_args(arguments)
@@ -104,8 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [[types, name, str(x.instructions), str(x.macs), f"{x.macs / x.instructions:.2f}",
           *("-" if rate is None else f"{rate:.1f}" for rate in x.rates)] for types, name, x in rows],
     )  # fmt: skip
+    if not given.loops:
+        report.table("Kinds of kernels for SVE: instructions of a call for 1,000 multiply-adds",
+                     ["kind", *(f"vectors of {128 * n} bits" for n in LENGTHS)],
+                     list(kinds(target("aarch64+sve"), LENGTHS, sve_emulator)))  # fmt: skip
     report.data = {"cpus": CPUS, "loops": [{"types": types, "loop": name, **x._asdict()} for types, name, x in rows]}
     report.write()
+
+
+def sve_emulator(machine: Machine, units: int) -> Qemu:
+    """Return the emulator of a processor whose vectors have so many units."""
+    return replace(AARCH64, processor=sve_processor(units))
 
 
 def estimate(loop: InnerLoop, machine: Machine) -> Estimate:
@@ -127,8 +143,8 @@ def library_loop(file: Path, folder: Path) -> InnerLoop:
         defined = ["-U__x86_64__", *(f"-D{x}" for x in ("__aarch64__", "__ELF__", "__ARM_FEATURE_SVE"))]
         defined += [f"-I{folder}", f"-I{folder}/src"]
         source.write_text(run("cc", "-E", "-P", "-x", "assembler-with-cpp", *defined, str(file)))
-        run("llvm-mc-19", "-triple=aarch64", f"-mattr={_FEATURES}", "-filetype=obj", str(source), "-o", str(code))
-        listing = run("llvm-objdump-19", "-d", "--no-show-raw-insn", f"--mattr={_FEATURES}", str(code))
+        run("llvm-mc-22", "-triple=aarch64", f"-mattr={_FEATURES}", "-filetype=obj", str(source), "-o", str(code))
+        listing = run("llvm-objdump-22", "-d", "--no-show-raw-insn", f"--mattr={_FEATURES}", str(code))
     found = re.findall(r"^ *([0-9a-f]+):\s+(.*)$", listing, re.MULTILINE)
     jumped = {int(x, 16) for _, text in found for x in re.findall(r"0x([0-9a-f]+) <", text)}
     lines = []

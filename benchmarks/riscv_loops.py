@@ -2,7 +2,7 @@
 lengths. Estimates cycles of the inner loop by llvm-mca. Nothing is timed.
 
 Run: python benchmarks/riscv_loops.py [--loops] [--xnnpack DIR --clang COMMAND --include DIR]
-On PATH must be qemu-riscv64, of version 8.1 or later for types of 16 bits, and llvm-mca of LLVM 19 or later. The
+On PATH must be qemu-riscv64, of version 8.1 or later for types of 16 bits, and llvm-mca of LLVM 22 or later. The
 sources of XNNPACK, and those of pthreadpool to include, are in DIR; COMMAND compiles C for RISC-V as clang does.
 """
 
@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from report import Report
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.diag.collection import no_collection
-from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, rvv_processor
+from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, Qemu, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -57,8 +57,22 @@ REGISTERS = 32
 """Registers of vectors."""
 GROUPS, GROUPED = (1, 2, 4), ("f32 3x3", "u8 by s8, 3x3")
 """Registers of a group, and the layers that are compared on them."""
-CPUS = ("sifive-x280", "sifive-p670")
+CPUS = ("sifive-x280", "sifive-p670", "spacemit-x60")
 """CPUs of whose pipelines LLVM has a description."""
+KINDS = {
+    "channels last": f"{NHWC} mb1ic16ih8oc64oh8kh3ph1",
+    "transforms": "--stag=axb --dtag=axb mb1ic16ih8oc64oh8kh3ph1",
+    "depthwise": f"{NHWC} g64mb1ic64ih8oc64oh8kh3ph1",
+    "channels first": "--accuracy=strict --stag=abx --dtag=abx mb1ic16ih8oc64oh8kh3ph1",
+    "channels first, stride": "--stag=abx --dtag=abx mb1ic3ih32oc32oh16kh3sh2ph1",
+    "bytes, channels first": "--dt=s8:s8:s32 --stag=abx --dtag=abx mb1ic16ih8oc64oh8kh3ph1",
+    "depthwise, channels first": "--stag=abx --dtag=abx g32mb1ic32ih14oc32oh14kh3ph1",
+    "long epilogue": f"{NHWC} --attr-post-ops=gelu_erf mb1ic16ih8oc64oh8kh3ph1",
+    "gradient of the source": f"--dir=BWD_D {NHWC} mb1ic64ih8oc16oh8kh3ph1",
+    "gradient of the weights": f"--dir=BWD_W {NHWC} mb1ic32ih8oc64oh8kh1ph0",
+    "gradient of depthwise weights": f"--dir=BWD_W {NHWC} g64mb1ic64ih8oc64oh8kh3ph1",
+}
+"""Problems of f32, and of bytes, by the kind of their kernels."""
 
 
 class Counts(NamedTuple):
@@ -90,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if loop is not None:  # a tile of all taps has no loop
             counts, cycles = counted(loop), cycles_of(loop, machine)
             loops.append([name, *map(str, counts), f"{len(loop.lines) / loop.products:.2f}", *cycles])
-        ran = {} if given.loops else {bits: instructions_of(problem, machine, bits) for bits in VECTOR_BITS}
+        lengths = () if given.loops else VECTOR_BITS
+        ran = {n: instructions_of(problem, machine, emulator_of(machine, n)) for n in lengths}
         macs = problem.flops_dense // 2
         calls.append([name, f"{macs / 1e6:.2f}", *(f"{1000 * n / macs:.1f}" for n in ran.values())])
         found[name] = {"line": line, "level": level, "loop": counts and counts._asdict(),
@@ -100,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.loops:
         columns = ["layer", "million multiply-adds", *(f"registers of {bits} bits" for bits in VECTOR_BITS)]
         report.table("Instructions of a call for 1,000 multiply-adds", columns, calls)
+        report.table("Kinds of kernels: instructions of a call for 1,000 multiply-adds",
+                     ["kind", *(f"registers of {bits} bits" for bits in VECTOR_BITS)],
+                     list(kinds(target("riscv64+rvv"), VECTOR_BITS, emulator_of)))  # fmt: skip
     names = ["layer", "registers of a group", "products", "instructions", "instructions for a register"]
     report.table("Groups of registers", [*names, *(f"registers a cycle on {cpu}" for cpu in CPUS)], list(grouped()))
     columns = ["loop", "products", "vector loads", "scalar loads", "others", "instructions per product"]
@@ -129,6 +147,19 @@ def grouped() -> Iterator[list[str]]:
         registers = loop.products * group
         rates = (f"{registers / float(cycles):.2f}" for cycles in cycles_of(loop, machine))
         yield [name, str(group), str(loop.products), str(len(loop.lines)), f"{len(loop.lines) / registers:.2f}", *rates]
+
+
+def kinds(machine: Machine, lengths: Sequence[int], emulator: Callable[[Machine, int], Qemu]) -> Iterator[list[str]]:
+    """Yield the instructions of each of `KINDS` for 1,000 multiply-adds, with vectors of the given ``lengths``."""
+    for name, line in KINDS.items():
+        problem = parse_problem(line).canonical()
+        counts = (instructions_of(problem, machine, emulator(machine, n)) for n in lengths)
+        yield [name, *(f"{1000 * n / (problem.flops_dense // 2):.0f}" for n in counts)]
+
+
+def emulator_of(machine: Machine, bits: int) -> Qemu:
+    """Return the emulator of registers of ``bits`` bits."""
+    return replace(RISCV64, processor=rvv_processor(bits, machine.needs))
 
 
 def on_groups(machine: Machine, group: int) -> Machine:
@@ -173,15 +204,14 @@ def counted(loop: InnerLoop) -> Counts:
     return Counts(loop.products, vectors, scalars, len(loop.lines) - loop.products - vectors - scalars)
 
 
-def instructions_of(problem: Problem, machine: Machine, bits: int) -> int:
-    """Return the instructions of a call in qemu, with registers of ``bits`` bits; its results are checked elsewhere."""
+def instructions_of(problem: Problem, machine: Machine, emulator: Qemu) -> int:
+    """Return the instructions of a call in qemu; its results are checked elsewhere."""
     artifact = build_artifact(problem, default_config(problem, machine), machine)
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         words = {"QEMU_LOG": "exec,nochain", "QEMU_LOG_FILENAME": str(log), "QEMU_ONE_INSN_PER_TB": "1"}
         os.environ |= words
         try:
-            emulator = replace(RISCV64, processor=rvv_processor(bits, machine.needs))
             HostKernel(artifact, None, emulator.load(artifact)).run(random_arrays(problem, 0))
             with log.open("rb") as file:  # of the last process, which ran the kernel itself
                 return sum(line.startswith(b"Trace") for line in file)

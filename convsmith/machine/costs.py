@@ -78,6 +78,8 @@ class Costs:
     """Bytes of a page."""
     page_turn: float = 0
     """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
+    long_epilogue: int = 24
+    """Operations of an epilogue above which it gets a loop of its own: LLVM compiles long unrolled code slowly."""
     instruction: int = 8
     """Bytes of an instruction on vectors with an operand in memory."""
     byte_product: int = 3

@@ -17,7 +17,7 @@ LIMITS = frozenset({
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fragment_kept", "page_turn",
     "fetched_pixels", "waited", "convert", "meeting", "pack_call", "inner_taps", "weights_byte",
     "code_kept", "instruction", "added_ways", "byte_product", "masked_word", "images_far", "streams",
-    "weights_near",
+    "weights_near", "long_epilogue",
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 

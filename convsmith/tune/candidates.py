@@ -48,9 +48,6 @@ from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
 
-LONG_EPILOGUE = 24
-"""Minimum number of operations of an epilogue that gets its own loop, because LLVM compiles long unrolled code slowly.
-"""
 TIE_RATIO = 1.01
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 LANE_TIE_RATIO = 1.05
@@ -98,7 +95,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
         units = [ProductShape.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: _products_at_once(way[0], way[1][0], target))
-        long = operations(p, st) > LONG_EPILOGUE
+        long = operations(p, st) > target.costs.long_epilogue
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices)]
         whole = [way for way in ways if not way.shifted] or [each]
         made = (window_nests(p, way, target) for way in (whole if target.scalars is not None else whole[:1]))

@@ -32,7 +32,7 @@ from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import HOPELESS_RATIO, LONG_EPILOGUE
+from convsmith.tune.candidates import HOPELESS_RATIO
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
@@ -78,7 +78,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     unit = ProductShape.choices(st, target, limited=False)[-1]
     same = Config(
         target.name, st.n, reduce=st.reduce, realise=realise, pack=("wei",) if st.constant else (), offsets=offsets,
-        flip=flip, spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
+        flip=flip, spill_sums=operations(p, st) > target.costs.long_epilogue, threads=threads,
     )  # fmt: skip
     is_plain = alone and realise == "indirection" and (offsets, flip) == ("each", ())
     in_place = is_plain and may_read_in_place(p, st, target)

@@ -35,7 +35,7 @@ COUNT, OFTEN, MACS = 200, 32, 30_000
 def products_of(name: str) -> str:
     """The instruction that computes a case of `CASES` on its level."""
     known = {"f32": "vfmacc.vf", "f64": "vfmacc.vf", "bf16": "vfwmaccbf16.vf", "f16": "vfwmacc.vf"}
-    if any(x in name for x in ("sums in f16", "depthwise", "product", "pixels", "first", "weights gradient")):
+    if any(x in name for x in ("sums in f16", "depthwise", "product", "pixels", "first", "blocks", "weights gradient")):
         return r"v\w*(macc|madd|mul)\.v\w"
     return next((x for start, x in known.items() if name.startswith(start)), r"vw?macc(su|u)?\.v\w")
 
@@ -112,6 +112,14 @@ def test_transforms(direction: str) -> None:
     kernel = cs.compile(line, target=LEVEL.name, config=f"--target={LEVEL.name} {config}", threads=1)
     assert "vp.load.nxv8f32" in kernel.llvm()
     check(line, config)
+
+
+def test_long_epilogues() -> None:
+    """An epilogue of many operations is computed on vectors of any length."""
+    line = f"--attr-post-ops={'+'.join(['abs', 'linear:1:-3'] * 14)} {NHWC}{SMALL}"
+    kernel = cs.compile(line, target=LEVEL.name, threads=1)
+    assert "--spill_sums" not in str(kernel.config) and "vp.store.nx" in kernel.llvm()
+    check(line)
 
 
 def problem_of(seed: int) -> Problem:

@@ -24,9 +24,10 @@ Groups of four leave room for seven vectors of sums beside one of weights, which
 """
 _SCALARS = 4
 """Numbers that are treated as a vector where there are no vectors: each takes a register."""
-_COSTS = Costs(multiply_add=4.0, broadcast=1.0, latency=4.0, hidden=0.9, hidden_far=0.9)
+_COSTS = Costs(multiply_add=4.0, broadcast=1.0, latency=4.0, hidden=0.9, hidden_far=0.9, long_epilogue=512)
 """Costs of a core that multiplies and adds a register in a cycle. Sums may take all groups but one: operations on a
-group follow each other for more cycles than one takes.
+group follow each other for more cycles than one takes. Tiles have few vectors, so that an epilogue for each of them is
+short code; a loop of its own would not be scalable.
 """
 _CACHES = core_caches(32768, 1 << 18, rates=(16, 16))
 
