@@ -11,21 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import traceback
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
+from convsmith.torch.recording import recorded
 from convsmith.torch.without_writes import without_writes
 
 __all__ = ["ProgramStatement", "statement_of", "statement_of_export"]
 
-_SWITCHES = ("_set_grad_enabled",)
-"""Functions that change whether gradients are recorded, of which there are none here."""
 _IDENTITIES = ("alias", "detach")
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 """Operators that drop elements, if their third argument is true."""
@@ -65,35 +62,23 @@ def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> Progra
     or its parameters.
     """
     held = {n: x.detach() for n, x in (*part.named_parameters(), *part.named_buffers())}
-    running, mode = _Running(part), FakeTensorMode(allow_non_fake_inputs=True)
+    running = _Running(part)
 
-    def empty(x: Tensor) -> Tensor:
-        with mode:
-            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    def program(*tensors: Tensor) -> Any:
+        own = dict(zip((f"part.{n}" for n in held), tensors))
+        return torch.func.functional_call(running, own, tensors[len(held) :])
 
-    def program(constants: list[Tensor], *given: Tensor) -> Any:
-        own = dict(zip((f"part.{n}" for n in held), constants))
-        return torch.func.functional_call(running, own, given)
-
-    with torch.no_grad(), mode, traceback.preserve_node_meta():
-        trace = make_fx(program, tracing_mode="real", pre_dispatch=True)
-        made = trace([*map(empty, held.values())], *map(empty, inputs))
-    placed = [node for node in made.graph.nodes if node.op == "placeholder"]
-    constants = {node.name: x for node, x in zip(placed, held.values())}
-    for node in list(made.graph.nodes):
-        if node.op == "get_attr":
-            constants[node.name] = _attribute(made, str(node.target))
-        elif node.op == "call_function" and getattr(node.target, "__name__", "") in _SWITCHES:
-            made.graph.erase_node(node)
-        elif node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload | type(getattr)):
-            raise UnsupportedError(f"it calls {node.target}", code="trace")
+    names = {**{n: n for n in held}, **{f"input_{n}": "an argument" for n in range(len(inputs))}}
+    with traceback.preserve_node_meta():
+        graph, others = recorded(program, names, [*held.values(), *inputs])
+    placed = [node for node in graph.nodes if node.op == "placeholder"]
+    constants = {**{node.name: x for node, x in zip(placed, held.values())}, **others}
     own = tuple(placed[len(held) :])
     parameters = {node.name: n for node, n in zip(placed, held)}
-    given = {node: parameters.get(node.name, "an argument") for node in placed}
-    without_writes(made.graph, {**given, **{node: node.name for node in made.graph.nodes if node.op == "get_attr"}})
-    _remove_identities(made.graph)
-    made.graph.eliminate_dead_code()
-    return ProgramStatement(name, made.graph, own, constants, parameters)
+    without_writes(graph)
+    _remove_identities(graph)
+    graph.eliminate_dead_code()
+    return ProgramStatement(name, graph, own, constants, parameters)
 
 
 def _remove_identities(graph: fx.Graph) -> None:
@@ -103,14 +88,6 @@ def _remove_identities(graph: fx.Graph) -> None:
         if name in _IDENTITIES or (name in _DROPOUTS and len(node.args) > 2 and node.args[2] is False):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-
-
-def _attribute(made: fx.GraphModule, name: str) -> Tensor:
-    """Return a tensor that a trace has found outside of parameters and buffers."""
-    found = getattr(made, name)
-    if not isinstance(found, Tensor):
-        raise UnsupportedError("it calls graphs of its own", code="trace")
-    return found.detach()
 
 
 def statement_of_export(program: ExportedProgram, name: str) -> ProgramStatement:
