@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,15 +35,19 @@ from convsmith.runtime.arrays import Array
 __all__ = ["folded"]
 
 
+_Scaled: TypeAlias = dict[tuple[int, int, str], tuple[Array, Array, Array]]
+"""Weights, a constant for each channel, and their product or quotient, by the identities of both and the operator."""
+
+
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends.
 
     Products run early if fewer bytes are then alive, in the step with most of them or in the sum over all steps.
     """
-    early = with_early_products(graph)
+    early, scaled = with_early_products(graph), _Scaled()
     if early is graph:
-        return _folded(graph)
-    return min((_folded(graph), _folded(early)), key=_bytes_alive)
+        return _folded(graph, scaled)
+    return min((_folded(graph, scaled), _folded(early, scaled)), key=_bytes_alive)
 
 
 def _bytes_alive(graph: Graph) -> tuple[int, int]:
@@ -52,10 +57,10 @@ def _bytes_alive(graph: Graph) -> tuple[int, int]:
     return max(alive, default=0), sum(alive)
 
 
-def _folded(graph: Graph) -> Graph:
+def _folded(graph: Graph, scaled: _Scaled) -> Graph:
     for rewrite in (
-        with_fewer_moves, with_group_norms, with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps,
-        with_integers, with_tables, with_joined_operands,
+        with_fewer_moves, with_group_norms, with_gelu, _with_gates, with_float_sums,
+        partial(_with_constants, scaled=scaled), _with_steps, with_integers, with_tables, with_joined_operands,
     ):  # fmt: skip
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
@@ -99,8 +104,11 @@ def _gate(work: Work) -> Eltwise | None:
 # -- norms and biases -------------------------------------------------------------------------------------------------
 
 
-def _with_constants(graph: Graph) -> Graph:
-    """Fold sums and products with a constant for each channel into the weights and the bias of the node before them."""
+def _with_constants(graph: Graph, scaled: _Scaled) -> Graph:
+    """Fold sums and products with a constant for each channel into the weights and the bias of the node before them.
+
+    `scaled` has the products that are known already.
+    """
     constants, made, readers = dict(graph.constants), dict[str, NetworkNode](), graph.readers()
     for node in graph.nodes:
         source = node.arguments.get("src_0", "")
@@ -109,7 +117,7 @@ def _with_constants(graph: Graph) -> Graph:
         is_inner = source in made and len(readers[source]) == 1 and source not in graph.outputs
         if is_inner and before is not None and other is not None and isinstance(node.work, Pointwise):
             if node.work.shapes[0] == graph.values[node.output].shape:
-                joined = _with_constant(before, node, other, constants)
+                joined = _with_constant(before, node, other, constants, scaled)
         if joined is not None:
             del made[source]
         made[node.output] = joined or node
@@ -117,8 +125,9 @@ def _with_constants(graph: Graph) -> Graph:
 
 
 def _with_constant(
-    before: NetworkNode, node: NetworkNode, other: Array, constants: dict[str, Array]
-) -> NetworkNode | None:
+    before: NetworkNode, node: NetworkNode, other: Array, constants: dict[str, Array],
+    scaled: _Scaled,
+) -> NetworkNode | None:  # fmt: skip
     """Return one node for both, whose new weights and bias are added to `constants`; None if they do not fit."""
     work, step = before.work, node.work
     assert isinstance(step, Pointwise)
@@ -149,7 +158,10 @@ def _with_constant(
     if step.binary in ("mul", "div"):
         scale = number if step.binary == "mul" else 1 / number
         names["wei"] = f"{node.output}.weights"
-        constants[names["wei"]] = (weights * scale.reshape(wide)).astype(weights.dtype)
+        key = id(weights), id(other), step.binary
+        if key not in scaled:
+            scaled[key] = weights, other, (weights * scale.reshape(wide)).astype(weights.dtype, copy=False)
+        constants[names["wei"]] = scaled[key][-1]
         constants[names["bia"]] = (old * scale).astype(weights.dtype)
     else:
         constants[names["bia"]] = (old + number if step.binary == "add" else old - number).astype(weights.dtype)
