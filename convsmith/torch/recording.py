@@ -35,17 +35,17 @@ _LITERALS = (torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh_copy)
 
 
 def recorded(
-    function: Callable[..., Any], names: Mapping[str, str], tensors: Sequence[Tensor]
+    function: Callable[..., Any], names: Sequence[tuple[str, str]], tensors: Sequence[Tensor]
 ) -> tuple[fx.Graph, Mapping[str, Tensor]]:  # fmt: skip
-    """Return the graph of a call of `function`, with a placeholder for each of `names`, and the other tensors that the
-    function reads, by the names of their nodes. `names` are explained by texts, of which errors speak.
+    """Return the graph of a call of `function`, with a placeholder for each of `tensors`, and the other tensors that
+    the function reads, by the names of their nodes. `names` has a name of each placeholder, and the words for it of errors.
 
     A node has a tensor on the device meta for its value, `meta["val"]`, and numbers of the memories of its results,
     `meta["memories"]`. Raises what the function raises on tensors whose elements cannot be read; UnsupportedError if it
     overwrites `tensors`, or others that it did not make.
     """
     recorder = _Recorder()
-    given = [recorder.placeholder(name, why, x) for (name, why), x in zip(names.items(), tensors, strict=True)]
+    given = [recorder.placeholder(name, why, x) for (name, why), x in zip(names, tensors, strict=True)]
     with torch.no_grad(), torch.random.fork_rng([]), torch._C._EnablePythonDispatcher(), recorder:
         results = function(*given)
     recorder.graph.output(trees.tree_leaves(trees.tree_map_only(Tensor, recorder.node_of, results)))

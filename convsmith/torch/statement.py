@@ -68,7 +68,7 @@ def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> Progra
         own = dict(zip((f"part.{n}" for n in held), tensors))
         return torch.func.functional_call(running, own, tensors[len(held) :])
 
-    names = {**{n: n for n in held}, **{f"input_{n}": "an argument" for n in range(len(inputs))}}
+    names = [*((n, n) for n in held), *((f"input_{n}", "an argument") for n in range(len(inputs)))]
     with traceback.preserve_node_meta():
         graph, others = recorded(program, names, [*held.values(), *inputs])
     placed = [node for node in graph.nodes if node.op == "placeholder"]

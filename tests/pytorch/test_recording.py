@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 def record(function: Callable[..., Any], *tensors: Tensor) -> Any:
     """Return the graph of a function of tensors, and its constants."""
-    return recorded(function, {f"x{n}": "an argument" for n in range(len(tensors))}, tensors)
+    return recorded(function, [(f"x{n}", "an argument") for n in range(len(tensors))], tensors)
 
 
 def run(graph: Any, constants: Any, *tensors: Tensor) -> Any:
