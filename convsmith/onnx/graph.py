@@ -22,7 +22,7 @@ from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
 from convsmith.network.small_floats import SMALL_FLOATS
 from convsmith.onnx.checks import array_of
-from convsmith.onnx.graph_bodies import body_of
+from convsmith.onnx.graph_bodies import body_of, operators_with_bodies
 from convsmith.onnx.graph_expansions import expanded, is_older
 from convsmith.onnx.graph_integer_values import computed_in_floats, nodes_in_floats
 from convsmith.onnx.graph_node import GraphNode
@@ -104,7 +104,7 @@ class GraphReader(GraphBuilder):
                 if not self._guessed(proto):
                     break
         if wrong:
-            raise unavailable(self.name, wrong, GRAPH_OPERATORS)
+            raise unavailable(self.name, wrong, {*GRAPH_OPERATORS, *operators_with_bodies()} - REFUSALS.keys())
         outputs = tuple(x.name for x in self.model.graph.output)
         for name in outputs:
             if name in self.constants and name not in self.values:

@@ -8,7 +8,7 @@ from typing import Any
 
 from convsmith.diag.forking import import_lock
 
-__all__ = ["Body", "body_of"]
+__all__ = ["Body", "body_of", "operators_with_bodies"]
 
 Body = tuple[Sequence[Any], Sequence[Any]]
 """The nodes of a body, and the versions of operators that it uses."""
@@ -43,6 +43,15 @@ def body_of(
     if not made.node:
         return None
     return _renamed(made, proto, fresh), list(made.opset_import)
+
+
+def operators_with_bodies() -> set[str]:
+    """Return the operators of ONNX, by name, that have a body in their newest version."""
+    with import_lock:
+        from onnx import defs
+
+    schemas: Any = defs.get_all_schemas()
+    return {x.name for x in schemas if not x.domain and (x.has_function or x.has_context_dependent_function)}
 
 
 def _renamed(body: Any, proto: Any, fresh: Callable[[str], str]) -> Sequence[Any]:

@@ -85,7 +85,9 @@ class ReadProgram:
             wrong = [(node.name, str(node.target), why) for node, why in self.refused.items()]
             raise unavailable(self.name, wrong, ATEN)
         outputs = [x.name if isinstance(x, fx.Node) else str(x) for x in self.outputs]
-        return self._reader.graph(outputs)
+        values = {x.name: x.meta["val"] for x in self.outputs if isinstance(x, fx.Node)}
+        types = {torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
+        return self._reader.graph(outputs, {name: types[x.dtype] for name, x in values.items() if x.dtype in types})
 
     def part(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Graph:
         """Return the graph of some nodes, with these inputs and outputs. UnsupportedError if they have none."""

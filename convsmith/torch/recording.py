@@ -38,7 +38,7 @@ def recorded(
     function: Callable[..., Any], names: Sequence[tuple[str, str]], tensors: Sequence[Tensor]
 ) -> tuple[fx.Graph, Mapping[str, Tensor]]:  # fmt: skip
     """Return the graph of a call of `function`, with a placeholder for each of `tensors`, and the other tensors that
-    the function reads, by the names of their nodes. `names` has a name of each placeholder, and the words for it of errors.
+    the function reads, by the names of their nodes. `names` has the name of each placeholder, and its name in errors.
 
     A node has a tensor on the device meta for its value, `meta["val"]`, and numbers of the memories of its results,
     `meta["memories"]`. Raises what the function raises on tensors whose elements cannot be read; UnsupportedError if it

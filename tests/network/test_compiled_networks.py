@@ -323,6 +323,9 @@ def test_one_error_names_every_node_that_no_kernel_computes() -> None:
         cs.onnx.compile(model)
     text = str(caught.value)
     assert all(w in text for w in ("node MaxRoiPool_0 (MaxRoiPool)", "node Det_1 (Det)", "available are", "Conv"))
+    legal = text.partition("available are ")[2].split(", ")
+    assert {"Softsign", "Celu"} <= {*legal}, "ONNX states them by other operators"
+    assert "SequenceMap" not in legal, "it has a body, and is refused for its sequences"
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,15 @@ def test_errors() -> None:
         ct.compile(_Called(lambda x: (x, x + 1), ()).eval(), x)
 
 
+def test_results_have_the_types_of_torch() -> None:
+    """Truth values and whole numbers of 64 bits, which kernels compute as bytes and in 32 bits."""
+    model = _Called(lambda x: (x > 0, x.long(), x * 2), ()).eval()
+    x = _numbers()
+    for given in (x, x.numpy()):
+        ours = [torch.as_tensor(y) for y in ct.compile(model, x, threads=1)(given)]
+        assert all(y.dtype is z.dtype and torch.equal(y, z) for y, z in zip(ours, model(x), strict=True))
+
+
 def test_a_model_with_effects_is_refused() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
