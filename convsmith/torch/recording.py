@@ -44,7 +44,7 @@ def recorded(
     `meta["memories"]`. Raises what the function raises on tensors whose elements cannot be read; UnsupportedError if it
     overwrites `tensors`, or others that it did not make.
     """
-    recorder = _Recorder()
+    recorder = _OperatorRecorder()
     given = [recorder.placeholder(name, why, x) for (name, why), x in zip(names, tensors, strict=True)]
     with torch.no_grad(), torch.random.fork_rng([]), torch._C._EnablePythonDispatcher(), recorder:
         results = function(*given)
@@ -52,7 +52,7 @@ def recorded(
     return recorder.graph, recorder.constants
 
 
-class _Hidden(Tensor):
+class _HiddenTensor(Tensor):
     """A tensor whose elements, those of `elements`, only operators read; `node` computes it, in the memory `memory`."""
 
     elements: Tensor
@@ -61,8 +61,8 @@ class _Hidden(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, x: Tensor) -> _Hidden:
-        made: _Hidden = Tensor._make_wrapper_subclass(
+    def __new__(cls, x: Tensor) -> _HiddenTensor:
+        made: _HiddenTensor = Tensor._make_wrapper_subclass(
             cls, x.shape, x.stride(), x.storage_offset(), dtype=x.dtype, layout=x.layout, device=x.device
         )
         made.elements = x
@@ -78,7 +78,7 @@ class _Hidden(Tensor):
         raise UnsupportedError("its code gives a tensor to another library", code="trace")
 
 
-class _WithoutElements(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RefusingReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operators, among those that a composite operator calls, that read elements for a number or a size."""
 
     @classmethod
@@ -99,7 +99,7 @@ def _selects_by_numbers(func: Any, args: Sequence[Any]) -> bool:
     return is_selection and all(x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1])
 
 
-class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorRecorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operators that are called; `constants` are the other tensors that they read.
 
     Torch admits only modes of this class before autocast; of the class, it uses the two attributes that are set here.
@@ -110,7 +110,7 @@ class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self._mode_key, self.enter_stack = torch._C._TorchDispatchModeKey.PROXY, []
         self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
         self._fixed: dict[int, str] = {}
-        self._others: dict[int, tuple[Tensor, _Hidden]] = {}
+        self._others: dict[int, tuple[Tensor, _HiddenTensor]] = {}
         self._memories, self._casts = count(), _casts()
 
     @classmethod
@@ -136,26 +136,26 @@ class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket in _LITERALS:
             return self._constant(args[0])
         args, kwargs = trees.tree_map_only(Tensor, self._taken, (args, kwargs or {}))
-        taken = {id(x.elements): x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, _Hidden)}
+        taken = {id(x.elements): x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, _HiddenTensor)}
         self._check_writes(func, args, kwargs)
-        given, named = trees.tree_map_only(_Hidden, lambda x: x.elements, (args, kwargs))
-        with torch._C._DisablePythonDispatcher(), _WithoutElements():  # type: ignore[no-untyped-call]
+        given, named = trees.tree_map_only(_HiddenTensor, lambda x: x.elements, (args, kwargs))
+        with torch._C._DisablePythonDispatcher(), _RefusingReads():  # type: ignore[no-untyped-call]
             made = func(*given, **named)
         if any(x.shape != x.elements.shape for x in taken.values()):
             raise UnsupportedError(f"{func} changes the shape of a tensor in place", code="trace")
-        given, named = trees.tree_map_only(_Hidden, lambda x: x.node, (args, kwargs))
+        given, named = trees.tree_map_only(_HiddenTensor, lambda x: x.node, (args, kwargs))
         node = self.graph.create_node("call_function", func, given, named, func.overloadpacket.__name__)
         node.meta["from_node"] = traceback.get_current_meta().get("from_node", [])
         memories = {x.elements.untyped_storage()._cdata: x.memory for x in taken.values()}
         found = trees.tree_map_only(Tensor, lambda x: taken[id(x)] if id(x) in taken else self._made(x, memories), made)
-        if isinstance(found, _Hidden):
+        if isinstance(found, _HiddenTensor):
             _name(found, node)
             return found
-        parts = [x for x in trees.tree_leaves(found) if isinstance(x, _Hidden)]
-        node.meta["val"] = trees.tree_map_only(_Hidden, lambda x: _form_of(x.elements), found)
+        parts = [x for x in trees.tree_leaves(found) if isinstance(x, _HiddenTensor)]
+        node.meta["val"] = trees.tree_map_only(_HiddenTensor, lambda x: _form_of(x.elements), found)
         node.meta["memories"] = {x.memory for x in parts}
         for n, x in enumerate(found if isinstance(found, list | tuple) else ()):
-            if isinstance(x, _Hidden):
+            if isinstance(x, _HiddenTensor):
                 _name(x, self.graph.call_function(operator.getitem, (node, n)))
         return found
 
@@ -164,20 +164,20 @@ class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         for n, parameter in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
             if parameter.alias_info is not None and parameter.alias_info.is_write:
                 for x in trees.tree_leaves(args[n] if n < len(args) else kwargs.get(parameter.name)):
-                    if isinstance(x, _Hidden) and x.memory in self._fixed:
+                    if isinstance(x, _HiddenTensor) and x.memory in self._fixed:
                         raise UnsupportedError(f"it changes {self._fixed[x.memory]}", code="effects")
 
-    def _made(self, x: Tensor, memories: dict[int, int]) -> _Hidden:
+    def _made(self, x: Tensor, memories: dict[int, int]) -> _HiddenTensor:
         """Return a tensor as a hidden one, in one of `memories`, by their addresses, or in a new one."""
-        made, place = _Hidden(x), x.untyped_storage()._cdata
+        made, place = _HiddenTensor(x), x.untyped_storage()._cdata
         if place not in memories:
             memories[place] = next(self._memories)
         made.memory = memories[place]
         return made
 
-    def _taken(self, x: Tensor) -> _Hidden:
+    def _taken(self, x: Tensor) -> _HiddenTensor:
         """Return a tensor as a hidden one."""
-        if isinstance(x, _Hidden):
+        if isinstance(x, _HiddenTensor):
             return x
         if id(x) not in self._others:
             self._others[id(x)] = x, self._constant(x.detach())
@@ -185,7 +185,7 @@ class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             self._fixed[made.memory] = made.node.name
         return self._others[id(x)][1]
 
-    def _constant(self, x: Tensor) -> _Hidden:
+    def _constant(self, x: Tensor) -> _HiddenTensor:
         """Return a constant of the graph as a hidden tensor, which operators may overwrite."""
         made = self._made(x, {})
         node = self.graph.get_attr(f"constant_{len(self.constants)}")
@@ -199,7 +199,7 @@ def _casts() -> tuple[object, ...]:
     return cast_type(), torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
 
 
-def _name(x: _Hidden, node: fx.Node) -> None:
+def _name(x: _HiddenTensor, node: fx.Node) -> None:
     """Let a node be the one that computes a tensor."""
     x.node = node
     node.meta["val"], node.meta["memories"] = _form_of(x.elements), {x.memory}
