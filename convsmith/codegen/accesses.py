@@ -367,7 +367,12 @@ class AccessEmitter(SumEmitter):
             self.load(Load(v.buffer, (v.index[0] + (start - at + n * columns.distance),), strided(width, 1)))
             for n in range(columns.rows)
         ]
-        return interleaved(self, v.buffer.dtype, rows, width, (at - start) // columns.number, lanes.count)
+        t, part, whole = v.buffer.dtype, (at - start) // columns.number, width * columns.rows
+        if whole != 2 * lanes.count:
+            return interleaved(self, t, rows, width, part, lanes.count)
+        # An engine knows the shuffle of a whole register as an instruction, and widens either half of it by another.
+        both = interleaved(self, t, rows, width, 0, whole)
+        return self.shuffle(t, whole, both, "poison", [part * lanes.count + n for n in range(lanes.count)])
 
     def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
         """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if no lane is

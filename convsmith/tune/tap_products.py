@@ -13,6 +13,7 @@ from math import prod
 
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -51,6 +52,8 @@ def tap_configs(problem: Problem, st: Statement, target: Machine, threads: int) 
         model, loops = Model(problem, st, target, unit), loops_after_fusing(st, config)
         model.fuse(g.name, st.n)
         is_whole = high <= sizes[rows] and wide <= sizes[columns] and not sizes[g.name] % tile[lane]
+        if tile[lane] * unit.terms * dtype(st.a.factor).bits % target.vector_bits:
+            continue  # its columns would not fill the registers that interleave them
         if not is_whole or not registers(loops, config, target, unit, unit.lanes).fit or unfit(st, row, config):
             continue
         yield cycles(tap_features(model, loops, config), target), emitted(model, loops, config), config
@@ -83,6 +86,7 @@ def tap_features(model: Model, loops: Loops, config: Config) -> Features:
     *_, rows, columns = [d.name for d in st.of("m")]
     above, taps = sizes[st.reduce[-3]], loops.extents[config.tiles_at("k_step")[0][0]]
     vectors = tile[config.lane] // unit.lanes
+    interleaved = tile[config.lane] * unit.terms * dtype(st.a.factor).bits // target.vector_bits
     pixels = tile[rows] * tile[columns]
     number = prod(-(-n // tile[name]) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     step = abs(steps.get(Var(rows), 0)) // max(abs(steps.get(Var(st.reduce[-3]), 0)), 1)
@@ -92,6 +96,6 @@ def tap_features(model: Model, loops: Loops, config: Config) -> Features:
     return (
         Section(1, (("padded copy", (("copy", copied),)),)),
         Section(number, (("multiply-adds", ((model.product, dots),)),)),
-        Section(number, (("loads", (("interleave", read * tile[columns] * vectors),)),)),
+        Section(number, (("loads", (("interleave", read * tile[columns] * interleaved),)),)),
         Section(number, (("calls", (("straight_call", 1),)),)),
     )

@@ -126,6 +126,20 @@ def test_kernels_on_this_machine(line: str, threads: int) -> None:
     assert CompiledKernel(problem, level, config, threads).verify().ok
 
 
+def test_columns_of_two_taps_fill_registers() -> None:
+    """The first choice interleaves pixels by shuffles of whole registers, which engines know as one instruction."""
+    level = target("wasm32+relaxed")
+    problem = parse_problem(f"{LAYOUT} --dt=u8:s8:u8 g192mb1ic192ih12oc192kh2")
+    config = default_config(problem, level, threads=1)
+    assert config.tiles_at("k_step") == (("kw", 2),)
+    shuffles = [x for x in CompiledKernel(problem, level, config, 1).asm().splitlines() if "i8x16.shuffle" in x]
+    order = ", ".join(f"{n}, {n + 16}" for n in range(8))
+    assert shuffles
+    assert all(x.endswith(order) for x in shuffles)
+    skip_without_emulator(level)
+    check_emulated(problem, build_artifact(problem, config, level), random_arrays(problem))
+
+
 def test_first_choices() -> None:
     """Bytes of depthwise kernels are multiplied by dot products where a machine has a price for their columns."""
     line = f"{LAYOUT} --dt=u8:s8:u8 g144mb1ic144ih28oc144oh28kh3ph1"
