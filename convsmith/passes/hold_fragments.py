@@ -63,8 +63,8 @@ class _HoldFragments(LoopRewriter):
         parts = self._conditions_of(cond, held, chain)
         product = Name({f.value: h.read for f, h in zip(factors, held)}).expr(term)
         body: Stmt = wrap(chain[self.parts :], Store(s.buffer, s.index, Binary("add", s.value.a, product)))
-        for around in (chain[: self.parts], ()):
-            here = [(h, p) for h, p in zip(held, parts) if bool(h.around) == bool(around)]
+        for within, around in ((True, chain[: self.parts]), (False, ())):
+            here = [(h, p) for h, p in zip(held, parts) if bool(h.around) is within]
             body = allocate((h.buffer for h, _ in here), block(*(h.fill(p) for h, p in here), body))
             body = wrap(around, body)
         return body
