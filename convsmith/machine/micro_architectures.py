@@ -109,9 +109,8 @@ fastest configs of a Sapphire Rapids lose no more with them, where both were mea
 
 Zen 3, which lacks AVX-512, takes the reference costs. With copies at two fifths of their price, 52 drawn problems in
 channels first have another first choice there, which takes 1.05 of the time in the mean, 0.76 at least and 1.59 at
-most. Copies of tiles of pixels pay where eight and more tiles read 128 and more channels, which lie on pages of their
-own: four such 1x1 layers take 0.75 to 0.80 of the time of first choices. A lower price of all copies does not tell them
-from the others.
+most. Four 1x1 layers of 128 and more channels take 0.75 to 0.80 of the time of their first choices if tiles of pixels
+are copied; others take longer, and a lower price of all copies does not tell them apart.
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a
