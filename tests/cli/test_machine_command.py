@@ -50,7 +50,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str, in
 def test_all_ceilings_on_one_thread_and_on_all(sampled: list[tuple[str, str, int]]) -> None:
     result = run("machine", "--measure")
     assert result.exit_code == 0 and "openmp" in result.stdout and "micro_architecture" in result.stdout
-    devices = "sm_90a, sm_89, sm_86, sm_80, sm_70, opencl, xe_hpc, xe_hpg, xe_lp, webgpu"
+    devices = "sm_90a, sm_89, sm_86, sm_80, sm_70, opencl, xe_hpc, xe_hpg, xe_lp, webgpu+subgroups, webgpu"
     assert f"device targets      {devices}\n" in result.stdout
     assert "cache tiles in L1 of 32 KiB, L2 of " in result.stdout
     rows = [row.split()[:-1] for row in result.stdout.splitlines() if row]

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from beside_onnx_runtime import exact_network
+from beside_onnx_runtime import check, exact_network
 from onnx_networks import NetworkBuilder
 
 from convsmith.network.early_products import with_early_products
@@ -60,4 +60,4 @@ def test_an_early_product_takes_another_along() -> None:
     graph = read_graph(b.model(b.op("Add", short, z)))
     order = [node.name for node in with_early_products(graph).nodes]
     assert order[:3] == ["Conv_0", "Conv_5", "Conv_6"] and sorted(order) == sorted(node.name for node in graph.nodes)
-    exact_network(b.model(*graph.outputs))
+    check(b.model(*graph.outputs))
