@@ -17,6 +17,7 @@ import numpy as np
 from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import from_layout, to_layout
+from convsmith.machine.host import cpu_features
 from convsmith.measure.peer import (
     Array,
     Peer,
@@ -39,8 +40,11 @@ __all__ = ["nchwc", "onnx_model", "onnxruntime"]
 _DOMAIN = "com.microsoft.nchwc"
 _OPSET, _IR_VERSION = 17, 9
 _NO_BYTES = "onnxruntime has deconvolutions of floating-point numbers only"
-_BLOCK = 16
-"""Channels per block on machines with vectors of 16 f32 elements."""
+
+
+def _block() -> int:
+    """Return the channels of a block: the elements of the longest vector of f32 that ONNX Runtime uses on this CPU."""
+    return 16 if "avx512f" in cpu_features() else 8
 
 
 def onnxruntime(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
@@ -150,16 +154,16 @@ def nchwc(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
     """Return a peer that runs the blocked operator on a depthwise convolution."""
     from onnx import helper
 
-    conv = plain_f32("onnxruntime-nchwc", problem)
-    if not conv.g == conv.ic == conv.oc or conv.oc % _BLOCK:
+    conv, block = plain_f32("onnxruntime-nchwc", problem), _block()
+    if not conv.g == conv.ic == conv.oc or conv.oc % block:
         raise UnsupportedError(
-            f"onnxruntime-nchwc is compared on depthwise convolutions of {_BLOCK} channels and multiples", code="groups"
+            f"onnxruntime-nchwc is compared on depthwise convolutions of {block} channels and multiples", code="groups"
         )
     shape = (conv.oc, 1, *conv.k)
-    weights = to_layout(arrays["wei"].reshape(shape), Layout.from_tag("Abcd16a", shape)).reshape(shape)
+    weights = to_layout(arrays["wei"].reshape(shape), Layout.from_tag(f"Abcd{block}a", shape)).reshape(shape)
     constants = {"w": weights, "b": arrays["bia"]} if conv.bias else {"w": weights}
     node = helper.make_node("Conv", ["x", *constants], ["y"], domain=_DOMAIN, **_attributes(conv))
-    source, layout = (Layout.from_tag("aBcd16b", shape) for shape in (conv.src_shape, conv.dst_shape))
+    source, layout = (Layout.from_tag(f"aBcd{block}b", shape) for shape in (conv.src_shape, conv.dst_shape))
     x = in_layout(arrays["src"], source).reshape(conv.src_shape)
     y = in_layout(np.zeros(conv.dst_shape, np.float32), layout).reshape(conv.dst_shape)
     peer = _session([node], constants, x, y, threads)
