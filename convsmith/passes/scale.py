@@ -115,10 +115,19 @@ class _Scale(LoopRewriter):
     def __init__(self, names: tuple[str, ...], rows: Collection[Instruction], tasks: int) -> None:
         super().__init__()
         self.names, self.tasks = names, tasks
+        self.pieces: set[Var] = set()
         self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
+
+    def visit_Block(self, s: Block) -> Stmt:
+        shared = [x.var for x in s.stmts if isinstance(x, For) and _is_parallel(x)]
+        if len(shared) > 1:  # pieces of one loop that threads share, which stay its pieces
+            self.pieces.update(shared)
+        return self._Block(s)
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names or loop.kind not in ("serial", "parallel") or loop.carried:
+            return self._For(loop)
+        if loop.kind == "parallel" and loop.var in self.pieces:
             return self._For(loop)
         if loop.kind == "serial" and self.has_units(loop):
             return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")

@@ -10,6 +10,7 @@ from draws import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convsmith.compiler.driver import lower
 from convsmith.interp import InterpError, run
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
@@ -20,6 +21,9 @@ from convsmith.layout.block import ABSENT
 from convsmith.machine.aarch64.levels import LEVELS
 from convsmith.machine.base import Machine
 from convsmith.passes.scale import scale
+from convsmith.problem import parse_problem
+from convsmith.schedule.plan import plan
+from convsmith.tune.candidates import default_config
 
 SIZE = 100
 NAMES = "abc"
@@ -257,3 +261,11 @@ def test_control_flow_that_differs_between_units_is_an_error(old: str, new: str)
     results(kernel, 1)
     with pytest.raises(InterpError, match="iterations that run at once differ"):
         results(kernel, 2)
+
+
+def test_pieces_of_a_loop_that_threads_share_stay_pieces() -> None:
+    """Channels beyond whole tiles are a piece of their own, which is no loop beside the blocks of the others."""
+    problem = parse_problem("--dir=BWD_D --stag=abx --dtag=abx mb1ic33ih5oc128oh5kh3ph2dh1").canonical()
+    sve = any_length()
+    with interning():
+        assert lower(plan(problem, default_config(problem, sve, 2), sve)).text
