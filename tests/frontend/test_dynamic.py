@@ -206,22 +206,22 @@ def test_lines_that_differ_in_sizes_only_have_the_same_kernel() -> None:
 
 
 def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONVSMITH_CACHE", str(tmp_path))
-    p, target = Conv.parse(f"--stag=axb --dtag=axb {LINES[0]}"), host_targets()[0]
-    first = CompiledKernel(p, target, dynamic="mb,ih,iw")
-    monkeypatch.setattr(service, "_compile", None)
-    second = CompiledKernel(replace(p, mb=5), target, dynamic="mb,ih,iw")
-    assert second.artifact == first.artifact and second.requirements == {"ic": 3}
-    x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
-    assert (second(x, first.pack(w)) == first(x, w)).all()
-    for dims, n, config in (
-        ("mb,ih", 1, None),
-        ("mb,ih,iw", 2, None),
-        ("mb,ih,iw", 1, first.config.changed(register=())),
-    ):
-        with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
-            CompiledKernel(p, target, config, n, dynamic=dims)
-        assert f"dynamic='\"'\"'{dims}'" in error.value.repro
+    with cs.settings.scope(cache=str(tmp_path)):
+        p, target = Conv.parse(f"--stag=axb --dtag=axb {LINES[0]}"), host_targets()[0]
+        first = CompiledKernel(p, target, dynamic="mb,ih,iw")
+        monkeypatch.setattr(service, "_compile", None)
+        second = CompiledKernel(replace(p, mb=5), target, dynamic="mb,ih,iw")
+        assert second.artifact == first.artifact and second.requirements == {"ic": 3}
+        x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
+        assert (second(x, first.pack(w)) == first(x, w)).all()
+        for dims, n, config in (
+            ("mb,ih", 1, None),
+            ("mb,ih,iw", 2, None),
+            ("mb,ih,iw", 1, first.config.changed(register=())),
+        ):
+            with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
+                CompiledKernel(p, target, config, n, dynamic=dims)
+            assert f"dynamic='\"'\"'{dims}'" in error.value.repro
 
 
 def test_requirements_are_part_of_the_artifact() -> None:

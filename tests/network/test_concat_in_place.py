@@ -120,8 +120,8 @@ def test_a_whole_whose_part_is_read_later_is_not_overwritten() -> None:
 
 def test_a_whole_that_is_read_for_the_last_time_is_overwritten() -> None:
     def summed(b: NetworkBuilder, x: str) -> str:
-        whole = b.op("Concat", b.conv(x, 32, 32, 1), b.conv(x, 32, 64, 3), axis=1)
-        return b.conv(b.op("Mul", b.op("Add", whole, b.held(np.float32(1))), b.weights(6, 5)), 96, 8, 3)
+        whole = b.op("Concat", b.conv(x, 32, 32, 1), b.conv(b.op("Abs", x), 32, 64, 1), axis=1)
+        return b.conv(b.op("Mul", b.op("Add", whole, b.held(np.float32(1))), b.weights(6, 5)), 96, 8, 1)
 
     net = _built(summed)
     assert _copied(net) == [] and net.image.workspace < 2 * (2 * 96 * 6 * 5 * 4)
