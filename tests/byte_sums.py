@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_networks import NetworkBuilder
 
-__all__ = ["are_exact", "skip_unless_exact"]
+__all__ = ["skip_unless_exact"]
 
 
 @cache
-def are_exact() -> bool:
+def _are_exact() -> bool:
     """Whether ONNX Runtime's sums of eight products of the largest bytes are right on this CPU."""
-    runtime: Any = import_module("onnxruntime")
+    runtime, networks = import_module("onnxruntime"), import_module("onnx_networks")
     a, b = np.full((4, 8), 255, np.uint8), np.full((8, 16), 127, np.int8)
-    net = NetworkBuilder(0)
+    net: Any = networks.NetworkBuilder(0)
     model = net.model(net.op("Cast", net.op("MatMulInteger", net.held(a), net.held(b)), to=1))
     (y,) = runtime.InferenceSession(model.SerializeToString()).run(None, {})
     return bool((y == 8 * 255 * 127).all())
@@ -26,5 +25,5 @@ def are_exact() -> bool:
 
 def skip_unless_exact() -> None:
     """Skip the test of a library whose sums of bytes saturate on this CPU."""
-    if not are_exact():
+    if not _are_exact():
         pytest.skip("without VNNI, libraries add up pairs of products of bytes with saturation")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from math import gcd
+from typing import TypeGuard
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
@@ -119,7 +120,7 @@ class _Scale(LoopRewriter):
         self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
 
     def visit_Block(self, s: Block) -> Stmt:
-        shared = [x.var for x in s.stmts if isinstance(x, For) and _is_parallel(x)]
+        shared = [x.var for x in s.stmts if _is_parallel(x)]
         if len(shared) > 1:  # pieces of one loop that threads share, which stay its pieces
             self.pieces.update(shared)
         return self._Block(s)
@@ -169,7 +170,7 @@ class _Scale(LoopRewriter):
         if loop.kind == "parallel" and isinstance(body, Block) and any(_is_parallel(x) for x in body.stmts):
             parts = [self.innermost(For(loop.var, loop.lo, loop.hi, x, loop.kind)) for x in body.stmts]
             return None if None in parts else block(*(x for x in parts if x is not None))
-        if loop.kind == "parallel" and isinstance(body, For) and _is_parallel(body):
+        if loop.kind == "parallel" and _is_parallel(body):
             if loop.var in variables_of(body.lo) | variables_of(body.hi):
                 return None
             self.around.append(body)
@@ -210,7 +211,7 @@ def _block_of(loop: For) -> int:
     return min(found, default=0)
 
 
-def _is_parallel(s: Stmt) -> bool:
+def _is_parallel(s: Stmt) -> TypeGuard[For]:
     return isinstance(s, For) and s.kind == "parallel"
 
 

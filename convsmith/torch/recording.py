@@ -28,8 +28,6 @@ __all__ = ["recorded"]
 
 _READING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 """Tags of operators whose results have numbers or sizes that depend on elements."""
-
-
 _LITERALS = (torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh_copy)
 """Operators whose results are tensors that the code states as numbers."""
 

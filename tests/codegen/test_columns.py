@@ -121,7 +121,7 @@ def test_kernels_on_this_machine(line: str, threads: int) -> None:
     lines = lines.replace("oc8", "oc16")
     level = next((x for x in host_targets() if has_dots(x) and not x.vectors.scalable), None)
     if level is None:
-        pytest.skip("this machine has no dot products of four bytes of any size")
+        pytest.skip("this machine has no dot products of four bytes that are exact for all bytes")
     problem, config = of_taps(lines, level, threads)
     assert CompiledKernel(problem, level, config, threads).verify().ok
 

@@ -138,9 +138,10 @@ def test_tiles_of_several_rows_serve_any_sizes(line: str, threads: int) -> None:
     p = Conv.parse(line)
     for level in (host_targets()[0], host_targets()[-1]):
         kernel = cs.compile(p, target=level.name, threads=threads, dynamic=_dims(p))
-        if p.rank == 2 and level.vector_bits == 512:
+        if p.rank == 2 and level is host_targets()[0]:
             config = Config.parse(str(kernel.config))
-            assert config.realise == "mask" and config.size("oh") > 1
+            assert config.realise == "mask"
+            assert config.size("oh") > 1 or level.registers < 32  # of which one row takes what there is
         _check(kernel.problem, kernel, 15)
 
 

@@ -58,7 +58,8 @@ def test_a_new_size_makes_a_plan_once_and_plans_share_weights() -> None:
     areas = {plan.image.weights.ctypes.data for plan in net.plans}
     assert len(areas) == 1
     every = [cs.onnx.compile(pixels(), {"x": (n, 3, size, size)}, threads=1) for n, size in set(sizes)]
-    assert max(plan.image.weights.size for plan in net.plans) < sum(one.image.weights.size for one in every)
+    most = max(one.image.weights.size for one in every)
+    assert max(plan.image.weights.size for plan in net.plans) < 2 * most
 
 
 def test_calls_at_once_make_one_plan() -> None:

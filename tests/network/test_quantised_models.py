@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from byte_sums import are_exact
+from byte_sums import skip_unless_exact
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -53,8 +53,15 @@ def test_networks_keep_their_results_within_the_losses(name: str) -> None:
     assert min(losses.values()) > 25
     products = [node.work for node in folded(read_graph(made.model)).nodes if isinstance(node.work, Problem)]
     assert {p.dt[:2] for p in products} == {("u8", "s8")}
-    if not are_exact():
-        return
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnx_runtime_computes_nearly_the_same(name: str) -> None:
+    skip_unless_exact()
+    model = NETWORKS[name](real=True)
+    samples = _samples(model)
+    made = cs.onnx.quantize(model, samples)
+    after = cs.onnx.compile(made.model, threads=1)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     theirs = runtime.InferenceSession(made.model.SerializeToString(), options).run(None, {"x": samples[0]})
