@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
 from beside_onnx_runtime import check, lines
 from onnx_networks import NetworkBuilder, residual_net
 
