@@ -11,6 +11,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from test_composed_operators import check, f, model
 
 import convsmith as cs
@@ -110,6 +111,57 @@ def test_fourier_transforms(shape: Any, length: Any, more: Any) -> None:
         wide = wide.take(range((length or shape[axis]) // 2 + 1), axis)
     found = _run(model("DFT", {"x": x}, held, 20, order=order, **attributes), x=x)
     np.testing.assert_allclose(found, np.stack([wide.real, wide.imag], -1), rtol=0, atol=1e-5 * np.abs(wide).max())
+
+
+WINDOW = np.hanning(16).astype(np.float32)
+STEP = {"s": np.int64(5)}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("parts", "dtype", "held", "order", "more"), [
+    (1, "f4", STEP | {"w": WINDOW, "n": np.int64(16)}, "x,s,w,n", {}), (1, "f4", STEP | {"w": WINDOW}, "x,s,w", {}),
+    (1, "f4", STEP | {"n": np.int64(16)}, "x,s,w,n", {}), (2, "f4", STEP | {"w": WINDOW}, "x,s,w", {"onesided": 0}),
+    (2, "f4", STEP, "x,s,w", {"onesided": 0}), (1, "f8", STEP | {"n": np.int64(15)}, "x,s,,n", {"onesided": 0}),
+    (1, "f4", STEP, "x,s", {}),
+])  # fmt: skip
+def test_fourier_transforms_of_frames(parts: int, dtype: str, held: Any, order: str, more: Any) -> None:
+    inputs = {"x": f(2, 131, parts).astype(dtype)}
+    if "w" in order and "w" not in held:
+        inputs["w"] = WINDOW
+    made = model("STFT", inputs, held, 17, order=order, **more)
+    (expected,) = ReferenceEvaluator(made).run(None, inputs)
+    found = _run(made, **inputs)
+    assert (found.dtype, found.shape) == (dtype, expected.shape)
+    tolerance = (1e-6 if dtype == "f4" else 1e-14) * np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("shape", "held", "order", "message"), [
+    ((1, 40, 2), STEP | {"w": WINDOW}, "x,s,w", "onesided=1 of complex numbers"),
+    ((1, 15, 1), STEP | {"w": WINDOW}, "x,s,w", "frames of 16 elements, 5 apart, with a window of .* of 15"),
+    ((1, 40, 1), STEP | {"w": WINDOW, "n": np.int64(12)}, "x,s,w,n", "windows of their size"),
+    ((1, 40, 1), {"s": np.int64(0), "n": np.int64(12)}, "x,s,,n", "0 apart"),
+    ((1, 40, 3), STEP, "x,s", r"legal are \(N, length, 1 or 2 parts\)"),
+])  # fmt: skip
+def test_frames_that_are_refused(shape: Any, held: Any, order: str, message: str) -> None:
+    with pytest.raises(cs.ConvsmithError, match=message):
+        cs.onnx.compile(model("STFT", {"x": f(*shape)}, held, 17, order=order), threads=1)
+
+
+MELS = {"n": np.int64(8), "d": np.int64(16), "r": np.int64(8192), "l": np.float32(0), "u": np.float32(4096)}
+
+
+def test_mel_weights_of_constants_are_exact() -> None:
+    made = model("MelWeightMatrix", {}, MELS, 17)
+    np.testing.assert_array_equal(_run(made), ReferenceEvaluator(made).run(None, {})[0])
+
+
+@pytest.mark.parametrize("name", MELS)
+def test_mel_weights_of_a_run_are_refused(name: str) -> None:
+    held = {key: x for key, x in MELS.items() if key != name}
+    made = model("MelWeightMatrix", {name: MELS[name]}, held, 17, order=",".join(MELS))
+    with pytest.raises(cs.UnsupportedError, match=r"values of a run: \w+; available are constants, whose matrix is"):
+        cs.onnx.compile(made, threads=1)
 
 
 def test_a_grid_of_a_constant_size() -> None:
