@@ -21,6 +21,7 @@ from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.power import Power
 from convsmith.onnx.graph_choices import CHOICES
+from convsmith.onnx.graph_determinants import DETERMINANTS
 from convsmith.onnx.graph_einsum import add_einsum
 from convsmith.onnx.graph_gather import GATHERS
 from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise, add_matmul_integer
@@ -350,7 +351,7 @@ GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Max", "Min")}, "Div": _div,
     "Sum": partial(_binary, "add"),
     **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES, **SPECTRA,
-    **REGIONS,
+    **REGIONS, **DETERMINANTS,
     "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -25,6 +25,11 @@ REFUSALS: Mapping[str, str] = {
         "that are constants, or sizes of values",
     ),
     **_rows(
+        "MelWeightMatrix",
+        "values of a run decide it; available are constants: its bands end at whole bins, as ONNX rounds numbers in "
+        "f64 that kernels compute in f32",
+    ),
+    **_rows(
         "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial",
         f"it draws random numbers; {_BEFORE}",
     ),

@@ -100,17 +100,6 @@ def _number(node: GraphNode, n: int) -> int | None:
     return None if held is None else int(np.asarray(held).reshape(-1)[0])
 
 
-def _mel_weights(node: GraphNode) -> None:
-    """Refuse the matrix of a run: that of constants is a constant."""
-    names = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
-    free = [name for n, name in enumerate(names) if node.has(n) and node.inputs[n] not in node.reader.constants]
-    raise UnsupportedError(
-        f"values of a run: {', '.join(free)}; available are constants, whose matrix is computed now: its bands end "
-        "at whole bins of frequencies, which only f64 rounds as ONNX does, and kernels compute exponentials in f32",
-        code="constant",
-    )
-
-
 def _matrix(old: int, parts: int, count: int, new: int, inverts: bool) -> np.ndarray[Any, Any]:
     """Return the matrix (old * parts, 2 * new) of a transform of `count` elements; elements beyond have no weight."""
     angles = np.outer(np.arange(old), np.arange(new)) % count * (2 * np.pi / count) * (1 if inverts else -1)
@@ -123,7 +112,5 @@ def _matrix(old: int, parts: int, count: int, new: int, inverts: bool) -> np.nda
     return found.reshape(old * parts, 2 * new)
 
 
-SPECTRA: dict[str, Callable[[GraphNode], None]] = {
-    "DFT": _transformed, "STFT": _framed, "MelWeightMatrix": _mel_weights,
-}  # fmt: skip
+SPECTRA: dict[str, Callable[[GraphNode], None]] = {"DFT": _transformed, "STFT": _framed}
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -1,4 +1,6 @@
-"""Operators of ONNX on whole numbers in f64, overlapping blocks, reversed sequences, and Fourier transforms."""
+"""Operators of ONNX on whole numbers in f64, overlapping blocks, reversed sequences, Fourier transforms and
+determinants.
+"""
 
 from __future__ import annotations
 
@@ -160,8 +162,37 @@ def test_mel_weights_of_constants_are_exact() -> None:
 def test_mel_weights_of_a_run_are_refused(name: str) -> None:
     held = {key: x for key, x in MELS.items() if key != name}
     made = model("MelWeightMatrix", {name: MELS[name]}, held, 17, order=",".join(MELS))
-    with pytest.raises(cs.UnsupportedError, match=r"values of a run: \w+; available are constants, whose matrix is"):
+    with pytest.raises(cs.UnsupportedError, match="values of a run decide it; available are constants: its bands end"):
         cs.onnx.compile(made, threads=1)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 3, 4, 4), (2, 17, 17), (5, 1, 1), (1, 2, 2)], ids=str)
+def test_determinants(shape: Any) -> None:
+    for dtype, tolerance in (("f4", 2e-6), ("f8", 1e-14)):
+        x = f(*shape).astype(dtype)
+        made = model("Det", {"x": x}, {}, 11)
+        (expected,) = ReferenceEvaluator(made).run(None, {"x": x})
+        found = _run(made, x=x)
+        assert (found.dtype, found.shape) == (dtype, expected.shape)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def test_determinants_of_matrices_without_an_inverse_and_of_no_numbers() -> None:
+    nan = np.nan
+    for matrix, expected in (
+        ([[0, 1], [1, 0]], -1), ([[1, 2], [2, 4]], 0), ([[0, 0], [0, 0]], 0), ([[1, nan], [2, 3]], nan),
+        ([[2, 1], [nan, 3]], nan), ([[0, 0, 2], [0, 4, 1], [8, 1, 1]], -64),
+    ):  # fmt: skip
+        x = np.array(matrix, np.float32)
+        np.testing.assert_array_equal(_run(model("Det", {"x": x}, {}, 11), x=x), np.float32(expected))
+
+
+@pytest.mark.parametrize(("shape", "message"), [
+    ((3, 4), r"legal are \(\*, N, N\)"), ((3,), r"legal are \(\*, N, N\)"), ((129, 129), "available are 1 to 128"),
+])  # fmt: skip
+def test_determinants_that_are_refused(shape: Any, message: str) -> None:
+    with pytest.raises(cs.ConvsmithError, match=message):
+        cs.onnx.compile(model("Det", {"x": f(*shape)}, {}, 11), threads=1)
 
 
 def test_a_grid_of_a_constant_size() -> None:

@@ -17,6 +17,7 @@ from convsmith.network.operators.attention import Attention
 from convsmith.network.operators.bitwise import Bitwise
 from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.determinant import Elimination
 from convsmith.network.operators.division import WholeDivision
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.gather import GatherElements, GatherRows
@@ -121,6 +122,8 @@ OPERATORS: dict[str, Operator] = {
     "GRU after": GruCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 2, resets_after=True),
     "LSTM of 9 samples": LstmCell("f32", 2, 9, 10, ((Eltwise("clip", -2, 2),),) * 3),
     "LSTM that peeks": LstmCell("f32", 3, 2, 5, ((Eltwise("clip", -2, 2),),) * 3, peeks=True),
+    **{f"{n} matrices of {size} rows": Elimination("f32", n, size) for n, size in ((3, 1), (4, 2), (2, 5), (1, 19))},
+    "a matrix of doubles": Elimination("f64", 1, 7),
     **{f"{one} to {two} by a table": ByteTable(one, two, S) for one, two in (("u8", "s8"), ("s8", "u8"))},
     "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
 }  # fmt: skip
@@ -167,6 +170,8 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
             found[t.name] = rng.integers(-2, 6, t.shape).astype(dtype)
         if t.name == "maxima" and isinstance(op, PoolPlaces):
             found[t.name] = op.pool.reference(found["src"])
+        if t.name == "src" and isinstance(op, Elimination):
+            found[t.name] = _exact_matrices(rng, t.shape).astype(dtype)
         if t.name == "places":  # some beyond the array, at both ends
             found[t.name] = rng.integers(-13, 13, t.shape).astype(dtype)
         if t.name == CODES:
@@ -175,6 +180,17 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
         elif (t.name == "src_1" and getattr(op, "binary", "") == "div") or t.name == "scale":
             found[t.name] = rng.choice([0.5, 1.0, 2.0], t.shape).astype(dtype)
     return {**found, **op.constants}
+
+
+def _exact_matrices(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Matrices whose elimination is exact: products of a permutation, of a lower triangle with a diagonal of ones above
+    other numbers, and of an upper one with powers of two, the last of which may be 0.
+    """
+    lower = np.tril(rng.choice([-0.5, 0, 0.5], shape), -1) + np.eye(shape[-1])
+    upper = np.triu(rng.integers(-4, 5, shape), 1) * 4.0
+    upper[:, np.arange(shape[-1]), np.arange(shape[-1])] = rng.choice([-4, -2, 1, 2], shape[:2])
+    upper[-1, -1, -1] *= shape[0] % 2
+    return np.stack([x[rng.permutation(shape[-1])] for x in lower @ upper])
 
 
 def _in_layouts(op: Operator) -> list[Operator]:
