@@ -38,6 +38,10 @@ INFERENCE = (96, 1)
 """oneDNN's numbers of forward inference and of a convolution without transforms."""
 STEPS = {"relu": 0x20, "linear": 0x26, "clip": 0x2E, "clip_v2": 0x2F}
 """oneDNN's numbers of element-wise algorithms of post-ops."""
+OVERRUN = 1 << 18
+"""Bytes that belong to a memory object beyond its own size. oneDNN 3.2 rounds the pixels of a product of bytes with
+zero points up to whole tiles of AMX, and writes all of them: 12 rows too many for an image of 6x6.
+"""
 
 Handle = ctypes.c_void_p
 
@@ -104,7 +108,8 @@ class OnednnLibrary:
     def memory(self, description: Handle, array: Array | None = None) -> OnednnMemory:
         """Return a memory object for `array`, or for a new array if it is None."""
         if array is None:
-            array = aligned_empty(self._functions.dnnl_memory_desc_get_size(description))
+            size = self._functions.dnnl_memory_desc_get_size(description)
+            array = aligned_empty(size + OVERRUN)[:size]
         address = Handle(array.ctypes.data)
         return OnednnMemory(self.make("dnnl_memory_create", description, self.engine, address), array)
 

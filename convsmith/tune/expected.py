@@ -34,7 +34,8 @@ def expected_features(problem: Problem, config: Config, target: Machine) -> Feat
     if config.tiles_at("winograd"):
         return winograd_features(problem, config, target)
     model, loops = model_of(problem, config, target)
-    if model.st.of("batch") and has_terms_apart(model.st, model.unit, loops.dims[config.lane]):
+    groups = [d.name for d in model.st.of("batch") if d.name in loops.dims[config.lane]]
+    if has_terms_apart(model.st, model.unit, groups):
         return tap_features(model, loops, config)
     return model.features(loops, with_lanes(config, model, loops))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,6 +169,9 @@ CANNOT = {
     "g32mb2ic32ih8oc32oh4kh3sh2ph1": {("ncnn", "batch")},
     "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in FORWARD},
 }
+
+
+EXCEEDING = "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3 mb1ic256ih6oc128oh6kh1"
 
 
 def need(name: str) -> None:
@@ -359,6 +364,20 @@ def test_onednn_takes_and_returns_the_layouts_of_the_problem(options: str, tag: 
     peer.call()
     truth = reference(problem, arrays, np.float32)["dst"]
     np.testing.assert_array_equal(peer.result().reshape(truth.shape), truth)
+
+
+def test_no_process_ends_where_onednn_exceeds_its_memory() -> None:
+    """With AMX, oneDNN 3.2 computes 36 pixels of bytes with zero points in tiles of 16, and writes 48."""
+    need("onednn")
+    program = f"""
+from convsmith.measure.peers import make_peer
+from convsmith.problem.data import random_arrays
+from convsmith.problem.lines import parse_problem
+problem = parse_problem({EXCEEDING!r})
+for _ in range(20):
+    make_peer("onednn", problem, random_arrays(problem), 1).call()
+"""
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "MALLOC_CHECK_": "3"}, check=True)
 
 
 @pytest.mark.parametrize("tag", ["abx", "axb"])

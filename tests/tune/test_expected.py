@@ -24,7 +24,8 @@ LAST = "--stag=axb --dtag=axb"
 @pytest.mark.parametrize("target", ["avx512_amx", "avx2", "generic"])
 @pytest.mark.parametrize("line", [
     f"{LAST} mb1ic64ih14oc64oh14kh3ph1", f"{LAST} g64mb1ic64ih14oc64oh14kh3ph1", "mb1ic16ih14oc16oh14kh3ph1",
-    f"--dt=s8:s8:s32 {LAST} mb1ic64ih14oc64oh14kh3ph1", f"--dir=BWD_W {LAST} mb2ic16ih8oc24oh8kh3ph1",
+    f"--dt=s8:s8:s32 {LAST} mb1ic64ih14oc64oh14kh3ph1", "--dt=u8:s8:s32 g4mb1ic64ih14oc64oh14kh1",
+    f"--dir=BWD_W {LAST} mb2ic16ih8oc24oh8kh3ph1",
     f"--dir=BWD_D {LAST} mb1ic16ih14oc24oh7kh3sh2ph1", "--matmul 64x48:48x40",
 ])  # fmt: skip
 def test_the_terms_add_up_to_the_cycles(line: str, target: str) -> None:
