@@ -217,6 +217,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if config is None:
         has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
+    if config.realise == "indirection":
+        return "a table points to single pixels, and a fragment has several: legal are --realise=peel and pad_copy"
     if config.tiles_at("k_step") != ((loop, row.terms),):
         return f"it adds up {row.terms} products; legal is --k_step={loop}:{row.terms}"
     turned = packed and not row.widens and has_pixels_as_lanes(st, config)

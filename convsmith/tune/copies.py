@@ -100,7 +100,7 @@ def _windows(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     if facts.src.get(Var(taps[-1])) == 1:
         move, count = "window" if held <= facts.target.l1.bytes else "window_far", vectors
     else:
-        move, count = "lane_load", run + facts.sizes[taps[-2]]
+        move, count = "lane_load", run + prod(facts.sizes[n] for n in taps[-2:-1])
     return (move, runs * again * facts.sizes[row] * count), ("call", runs * again)
 
 

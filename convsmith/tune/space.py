@@ -21,7 +21,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import filled_lanes, register_file, registers
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import splits
@@ -84,6 +84,8 @@ class Space(ConfigSpace):
         if known is None:
             return inf
         model, loops = known
+        if config.instruction and unfit(model.whole, self.target.rows[config.instruction], config):
+            return inf
         return model.cycles(loops, with_lanes(config, model, loops))
 
     def fits(self, config: Config) -> bool:

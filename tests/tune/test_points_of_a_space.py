@@ -92,8 +92,16 @@ REFUSED = (
     ("avx512_amx", "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc32kh1",
      "contiguous in packed wei; legal is --pack=wei",
      "--lane=oc --register=ow:14,oc:32 --reduce=kh,kw,ic --instruction=tdpbf16ps_16 --k_step=ic:32 --pack="),
+    ("avx512_amx", "--dt=u8:s8:s32 mb1ic64ih14oc32kh1", "a table points to single pixels",
+     "--lane=oh_ow --fuse=oh+ow --register=oc:16,oh_ow:32 --order=mb,oh_ow,oc --reduce=kh,kw,ic "
+     "--instruction=tdpbsud_16 --k_step=ic:64 --realise=indirection --pack=src,wei"),
+    ("avx512_amx", "--dir=BWD_W --dt=bf16 mb1ic64ih6oc64kh1", "a table points to single pixels",
+     "--lane=oc --fuse=mb+oh,mb_oh+ow --register=oc:32,ic:32 --order=kw,oc,ic,kh --reduce=mb_oh_ow "
+     "--instruction=tdpbf16ps_12 --k_step=mb_oh_ow:24 --realise=indirection --pack=src,diff_dst"),
 )  # fmt: skip
-"""Points that a pass would refuse after the plan accepts them: fragments of weights that are not packed."""
+"""Points that a pass would refuse after the plan accepts them, or that would compute something else: fragments of
+weights that are not packed, and of pixels to which a table points one by one.
+"""
 
 
 @pytest.mark.parametrize(("level", "line", "text", "words"), REFUSED)
@@ -119,3 +127,31 @@ def test_copies_of_windows_have_steps_along_every_dimension(name: str) -> None:
     assert not of.refusal(config)
     steps = [near for dimension in of.dimensions for near in of.neighbours(config, dimension)]
     assert all(of.cycles(near) > 0 for near in steps) and len(steps) > 50
+
+
+ON_FRAGMENTS = {
+    "a gradient whose blocks are packed": (
+        "--dir=BWD_W --dt=bf16 mb32ic32ih11oc32oh11kh3ph1",
+        "--lane=oc --register=ic:16,oc:16 --order=kw,oc,ic,kh --reduce=mb,oh,ow --instruction=tdpbf16ps_8 "
+        "--k_step=ow:16 --cache=mb:2 --realise=pad_copy --pack= --pack_at=src+mb,diff_dst+mb",
+    ),
+    "windows of channels that lie apart": (
+        "--dt=u8:s8:s32 mb1ic3ih40oc64oh20kh7sh2ph3",
+        "--lane=oc --fuse=kw+ic --register=ow:16,oc:32 --order=mb,oh,ow,oc --reduce=kh,kw_ic --instruction=tdpbusd_8 "
+        "--k_step=kw_ic:32 --cache=oh:16 --realise=window_copy",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_FRAGMENTS)
+def test_the_model_prices_two_steps_from_a_config_on_fragments(name: str) -> None:
+    """A step may lead to windows of a single tap, or to a second register tile, which no fragment has."""
+    line, words = ON_FRAGMENTS[name]
+    of = space_of(parse_problem(line).canonical(), target("avx512_amx"), 1)
+    start = Config.parse(f"--target=avx512_amx {words}")
+    assert not of.refusal(start)
+    near = [c for dimension in of.dimensions for c in of.neighbours(start, dimension)]
+    places = ("fuse", "k_step", "register", "instruction", "realise")
+    further = [c for one in near for dimension in places if dimension in of.dimensions
+               for c in of.neighbours(one, dimension)]  # fmt: skip
+    assert all(of.cycles(config) > 0 for config in (*near, *further)) and len(further) > 100
