@@ -23,7 +23,6 @@ bytes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ from typing import Any, Literal, get_args
 
 from convsmith.codegen.decode import decoder, encoded
 from convsmith.diag.errors import UsageError
-from convsmith.diag.forking import cached_property
+from convsmith.diag.forking import cached_property, import_lock
 from convsmith.diag.record import record
 from convsmith.diag.settings import MAX_THREADS
 from convsmith.ir.tensor_map import TensorMap
@@ -80,7 +79,7 @@ _MEMORY = {t.name: t for t in (*DTYPES.values(), *POINTERS.values())}
 """Types of elements in memory."""
 
 _MAGIC = b"convsmith\x00\x01\x00"
-_DIGEST = hashlib.sha256().digest_size
+_DIGEST = 32
 
 
 @record(frozen=True)
@@ -329,7 +328,12 @@ class Artifact:
         return tuple(a for a in written.values() if a.name not in read)
 
     def to_bytes(self) -> bytes:
-        """Return the file form; inverse of `from_bytes`."""
+        """Return the file form, the content with its SHA-256; inverse of `from_bytes`."""
+        content = self.content()
+        return content + _digest(content)
+
+    def content(self) -> bytes:
+        """Return the file form without a checksum; inverse of `of_content`."""
         manifest = {
             "target": self.target,
             "entries": [[name, encoded(entry)] for name, entry in self.entries.items()],  # in order
@@ -344,25 +348,30 @@ class Artifact:
             "address_bits": self.address_bits,
         }
         header = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-        body = b"".join((_MAGIC, len(header).to_bytes(4, "little"), header, self.code))
-        return body + hashlib.sha256(body).digest()
+        return b"".join((_MAGIC, len(header).to_bytes(4, "little"), header, self.code))
 
     @staticmethod
     def from_bytes(data: bytes) -> Artifact:
         """Return the artifact of a file form. UsageError (code `bad-artifact`) if it is damaged or of another ABI
         version.
+        """
+        _check_begin(data)
+        content, digest = data[:-_DIGEST], data[-_DIGEST:]
+        if _digest(content) != digest:
+            raise _bad(f"artifact of {len(data)} bytes is damaged: its checksum differs")
+        return Artifact.of_content(content)
+
+    @staticmethod
+    def of_content(data: bytes) -> Artifact:
+        """Return the artifact of a content. UsageError (code `bad-artifact`) as from `from_bytes`.
 
         Every field has the type that `Artifact` declares, whatever the bytes are.
         """
-        if not data.startswith(_MAGIC):
-            raise _bad(f"{len(data)} bytes that do not begin with {_MAGIC!r} are not an artifact")
-        body, digest = data[:-_DIGEST], data[-_DIGEST:]
-        if hashlib.sha256(body).digest() != digest:
-            raise _bad(f"artifact of {len(data)} bytes is damaged: its checksum differs")
+        _check_begin(data)
         start = len(_MAGIC) + 4
-        end = start + int.from_bytes(body[len(_MAGIC) : start], "little")
+        end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
         try:
-            manifest = json.loads(body[start:end])
+            manifest = json.loads(data[start:end])
             if isinstance(manifest, dict) and manifest.get("abi", ABI_VERSION) != ABI_VERSION:
                 raise _bad(f"artifact has ABI version {manifest['abi']!r:.80}; this convsmith runs {ABI_VERSION}")
             head = decoder(_Manifest)(manifest)
@@ -372,7 +381,19 @@ class Artifact:
             raise _bad(f"artifact of {len(data)} bytes is damaged: its manifest is not legal: {error}") from None
         except UsageError as error:
             raise _bad(error.message) from None
-        return Artifact(**{**vars(head), "code": body[end:], "entries": entries, "requirements": requirements})
+        return Artifact(**{**vars(head), "code": data[end:], "entries": entries, "requirements": requirements})
+
+
+def _digest(content: bytes) -> bytes:
+    with import_lock:  # loading a network needs no digest, and its import takes 3 ms
+        from hashlib import sha256
+
+    return sha256(content).digest()
+
+
+def _check_begin(data: bytes) -> None:
+    if not data.startswith(_MAGIC):
+        raise _bad(f"{len(data)} bytes that do not begin with {_MAGIC!r} are not an artifact")
 
 
 def _bad(message: str) -> UsageError:

@@ -15,10 +15,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import Argument, Entry
 from convsmith.diag.errors import UsageError
@@ -31,7 +30,7 @@ __all__ = ["AddressMemory", "ArgumentMemory", "Binder", "BoundEntry", "absent_pi
 if TYPE_CHECKING:
     from convsmith.layout.indirection import Table
 
-Array = NDArray[Any]
+Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 Place = TypeVar("Place")
 _POINTERS = {t.name: t for t in POINTERS.values()}
 

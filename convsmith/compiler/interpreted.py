@@ -50,8 +50,8 @@ class ArrayMemory(ArgumentMemory[Array]):
         return table.entries
 
 
-_PARTS = tuple(np.dtype(t.numpy) for t in DTYPES.values() if t.per_byte > 1)
-"""Types with fewer than 8 bits, whose elements take a byte each in arrays."""
+_PARTS = frozenset(t.element for t in DTYPES.values() if t.per_byte > 1)
+"""Names of types with fewer than 8 bits, whose elements take a byte each in arrays."""
 
 
 def _unwritten(elements: int, dtype: np.dtype[Any]) -> Array:
@@ -78,7 +78,7 @@ class InterpretedCall:
         words = dict(zip((a.name for a in entry.arguments), self._binder.bind(entry).words, strict=True))
         sizes = {v.name: words.pop(v.name) for v in kernel.sizes}
         for b in kernel.params:
-            if b.dtype.per_byte == 1 and words[b.name].dtype in _PARTS:  # kernels read an element's byte
+            if b.dtype.per_byte == 1 and words[b.name].dtype.name in _PARTS:  # kernels read an element's byte
                 words[b.name] = words[b.name].view(b.dtype.numpy)
         run(kernel, words, self._instructions, sizes, self._scale)
 

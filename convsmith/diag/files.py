@@ -6,10 +6,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "MAX_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "whole_file",
@@ -107,6 +110,9 @@ def directories_above(path: Path) -> list[str]:
     """Return the directories of a path and of its resolved target: a user who may write to one of them can replace a
     link.
     """
+    with import_lock:
+        from pathlib import Path
+
     above = (*path.parents, *Path(os.path.realpath(path)).parents)
     return list(dict.fromkeys(map(str, above)))
 

@@ -14,14 +14,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.forking import import_lock
 from convsmith.diag.record import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "EVENTS", "MAX_THREADS", "SIZES", "VARIABLES", "FileChoice", "Settings", "Variable", "read_size", "settings",
@@ -35,7 +38,7 @@ MAX_THREADS = 1024
 SIZES = "a number of bytes with an optional K, M, G or T, such as 256M"
 """The sizes that `read_size` reads, in words."""
 
-FileChoice = Path | Literal["default", "off"]
+FileChoice: TypeAlias = "Path | Literal['default', 'off']"
 """A file or directory, the platform's default one, or no file."""
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
@@ -54,13 +57,20 @@ def _parse_verbose(text: str) -> frozenset[str]:
 
 
 def _parse_dump(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+    return _path(text) if text else None
 
 
 def _parse_file(text: str) -> FileChoice:
     if text in ("", "default"):
         return "default"
-    return "off" if text in ("0", "off", "none") else Path(text).expanduser()
+    return "off" if text in ("0", "off", "none") else _path(text)
+
+
+def _path(text: str) -> Path:
+    with import_lock:
+        from pathlib import Path
+
+    return Path(text).expanduser()
 
 
 def read_size(text: str) -> int:

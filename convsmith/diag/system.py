@@ -12,7 +12,6 @@ import platform
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = ["SYSTEM", "CpuNames", "LinuxSystem", "MacSystem", "System", "WindowsSystem", "at_fork"]
@@ -35,7 +34,7 @@ class System:
     openmp: tuple[str, ...] = ()
     """Names of OpenMP runtimes that have the entry points of GNU's, by which the system finds them."""
 
-    def __init__(self, load: Load = ctypes.CDLL, root: Path = Path("/")) -> None:
+    def __init__(self, load: Load = ctypes.CDLL, root: str | os.PathLike[str] = "/") -> None:
         self._load, self._root = load, root
 
     @property
@@ -80,14 +79,15 @@ class LinuxSystem(System):
 
     def libraries(self) -> list[str]:
         try:
-            lines = (self._root / "proc/self/maps").read_text(errors="replace").splitlines()
+            with open(os.path.join(self._root, "proc/self/maps"), errors="replace") as file:
+                lines = file.read().splitlines()
         except OSError:
             return []
         return list(dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line))
 
     def threads(self) -> set[str]:
         try:
-            return set(os.listdir(self._root / "proc/self/task"))
+            return set(os.listdir(os.path.join(self._root, "proc/self/task")))
         except OSError:
             return set()
 

@@ -11,19 +11,19 @@ Elements of s4 and u4 lie two to a byte, the first of them in the lower half.  M
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, NamedTuple
 
-import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16" and 8-bit floats
-
 from convsmith.diag.errors import InternalError, UnsupportedError
+from convsmith.diag.forking import import_lock
 
 Half = Literal["", "converts", "computes"]
 """The target's f16 instructions: no instructions, conversions from and to f32, or also arithmetic."""
 
 
 class DType(NamedTuple):
-    """A data type. ``name`` is oneDNN's, ``kind`` is ``float``, ``int`` or ``uint``, ``numpy`` is numpy's name of the
-    dtype.
+    """A data type. ``name`` is oneDNN's, ``kind`` is ``float``, ``int`` or ``uint``, ``element`` is numpy's name of the
+    dtype, which numpy may not know yet.
 
     ``llvm`` is the LLVM type of a value.  Floats of 16 and 8 bits are integers there: LLVM calls library functions to
     move half and bfloat values on targets without instructions for them, and has no type of 8-bit floats.  Values of 4
@@ -33,8 +33,13 @@ class DType(NamedTuple):
     name: str
     kind: str
     bits: int
-    numpy: str
+    element: str
     llvm: str
+
+    @property
+    def numpy(self) -> str:
+        """numpy's name of the dtype, which numpy knows from now on. No module asks for it while it is imported."""
+        return _known(self.element)
 
     @property
     def bytes(self) -> int:
@@ -74,6 +79,18 @@ class DType(NamedTuple):
     def __str__(self) -> str:
         return self.name
 
+
+@cache
+def _known(name: str) -> str:
+    """Return the name of a dtype after the import of the package that teaches it to numpy."""
+    if name in _TAUGHT:
+        with import_lock:
+            import ml_dtypes  # noqa: F401
+    return name
+
+
+_TAUGHT = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"}
+"""Names of dtypes that ml_dtypes, whose import takes 5 ms, adds to those of numpy."""
 
 DTYPES = {
     t.name: t

@@ -6,18 +6,22 @@ import platform
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
 from convsmith.diag.forking import import_lock
 from convsmith.diag.system import SYSTEM
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features", "lacking"]
 
-_CPUINFO = Path("/proc/cpuinfo")
+_CPUINFO = "/proc/cpuinfo"
 _KEYS = ("model name", "(?:vendor_id|CPU implementer)", "(?:cpu family|CPU part)")
 """Patterns of the lines of /proc/cpuinfo with model, vendor and family, on x86 and on Arm."""
-_CPU = Path("/sys/devices/system/cpu/cpu0")
+_CPU = "/sys/devices/system/cpu/cpu0"
+_SIGNS = dict.fromkeys(map(ord, "-_."))
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -42,17 +46,23 @@ def lacking(features: Iterable[str]) -> list[str]:
 @cache
 def _listed() -> frozenset[str]:
     """Return the features that the system lists."""
-    try:
-        text = _CPUINFO.read_text()
-    except OSError:
-        return frozenset()
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _first_cpu(), re.MULTILINE)
     return frozenset(map(_plain, match[1].split())) if match else frozenset()
 
 
+def _first_cpu() -> str:
+    """Return what the system lists of the first CPU; empty where it lists nothing."""
+    try:
+        with open(_CPUINFO) as file:
+            return "".join(takewhile(str.strip, file))
+    except OSError:
+        return ""
+
+
+@cache
 def _plain(name: str) -> str:
     """Return a name without the signs in which LLVM and the system differ, as in "avx512vnni" and "avx512_vnni"."""
-    return re.sub("[-_.]", "", name)
+    return name.translate(_SIGNS)
 
 
 class Cpu(NamedTuple):
@@ -79,10 +89,7 @@ class Cache(NamedTuple):
 @cache
 def cpu() -> Cpu:
     """Return the CPU as the system describes it."""
-    try:
-        text = _CPUINFO.read_text()
-    except OSError:
-        text = ""
+    text = _first_cpu()
     matches = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in _KEYS)
     model, vendor, family = (match[1].strip() if match else "" for match in matches)
     if not (model or vendor):
@@ -93,8 +100,11 @@ def cpu() -> Cpu:
 @cache
 def caches() -> tuple[Cache, ...]:
     """Return the data caches, nearest first; empty if the system does not list them."""
+    with import_lock:
+        from pathlib import Path
+
     by_name: dict[str, Cache] = {}
-    for index in sorted(_CPU.glob("cache/index*")):
+    for index in sorted(Path(_CPU).glob("cache/index*")):
         kind, level, size = (_read(index / name) for name in ("type", "level", "size"))
         match = re.fullmatch(r"(\d+)([KMG]?)", size)
         if kind != "Instruction" and match:

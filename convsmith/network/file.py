@@ -1,6 +1,6 @@
 """Files of networks: machine code and packed weights, which a process maps and runs.
 
-    magic, bytes of the header, the header (JSON), SHA-256 of all these bytes and of the code
+    magic, bytes of the header, the header (JSON), CRC-32 of all these bytes and of the code
     the code: artifacts, one after the other, those of each plan after those of the plan before
     the weights, from a multiple of 4096 bytes on
 
@@ -9,13 +9,14 @@ Nothing in a file is unpickled. Its code runs in the process that loads it, as t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
+from threading import Thread
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.files import open_regular, whole_file
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
+from convsmith.ir.types import DTYPES
 from convsmith.network.image import (
     BEFORE,
     OUTSIDE,
@@ -34,14 +36,14 @@ from convsmith.network.image import (
     NetworkValue,
     tensor_arguments,
 )
-from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
+from convsmith.runtime.threads import available_cpus
 
 __all__ = ["load_image", "load_images", "save_image", "save_images"]
 
-_MAGIC = b"convsmith network 3\n"
-_DIGEST = hashlib.sha256().digest_size
+_MAGIC = b"convsmith network 4\n"
+_CRC = 4
 _PAGE = 4096
 _CHUNK = 1 << 24
 """Bytes of weights that share a checksum."""
@@ -86,7 +88,7 @@ def save_images(images: Sequence[NetworkImage], form: NetworkForm, path: str | o
     """Write the images of a network for several sizes to the file `path`; the weights of each are the first of one
     area. UsageError if the file cannot be written.
     """
-    artifacts = [[x.to_bytes() for x in (image.driver, *image.kernels)] for image in images]
+    artifacts = [[x.content() for x in (image.driver, *image.kernels)] for image in images]
     code = [x for own in artifacts for x in own]
     largest = max((image.weights for image in images), key=lambda x: x.size)
     heads = tuple(
@@ -96,10 +98,12 @@ def save_images(images: Sequence[NetworkImage], form: NetworkForm, path: str | o
         )
         for image, own in zip(images, artifacts)
     )  # fmt: skip
-    head = _Head(heads, form, largest.size, tuple(_checksums(largest)))
+    with _checksums(largest) as checksums:
+        pass
+    head = _Head(heads, form, largest.size, tuple(checksums))
     text = json.dumps(encoded(head), separators=(",", ":")).encode()
     start = b"".join((_MAGIC, len(text).to_bytes(8, "little"), text))
-    whole = b"".join((start, hashlib.sha256(b"".join((start, *code))).digest(), *code))
+    whole = b"".join((start, _crc(start, *code), *code))
     try:
         with whole_file(path) as file:
             file.write(whole)
@@ -152,22 +156,22 @@ def _decoded(memory: mmap.mmap) -> tuple[tuple[NetworkImage, ...], NetworkForm]:
     except UnicodeDecodeError as error:
         raise ValueError(f"its header is no text: {error}") from None
     sizes = [size for plan in head.plans for size in plan.code]
-    starts = [end + _DIGEST]
+    starts = [end + _CRC]
     for size in sizes:
         starts.append(starts[-1] + size)
     weights = starts[-1] + -starts[-1] % _PAGE
     if min((*sizes, head.weights), default=-1) < 0 or len(memory) != weights + head.weights:
         raise ValueError(f"it has {len(memory)} bytes; its header announces {weights + head.weights}")
-    digest = hashlib.sha256(memory[:end])
-    digest.update(memory[end + _DIGEST : starts[-1]])
-    if digest.digest() != memory[end : end + _DIGEST]:
+    if _crc(memory[:end], memory[end + _CRC : starts[-1]]) != memory[end : end + _CRC]:
         raise ValueError("the checksum of its code differs")
     held = np.frombuffer(memory, np.uint8, head.weights, weights) if head.weights else np.zeros(0, np.uint8)
-    if tuple(_checksums(held)) != head.checksums:
+    with _checksums(held) as checksums:
+        _check_form(head)
+        places = iter(pairwise(starts))
+        images = tuple(_image(plan, memory, [next(places) for _ in plan.code], held) for plan in head.plans)
+    if tuple(checksums) != head.checksums:
         raise ValueError("the checksum of its weights differs")
-    _check_form(head)
-    places = iter(pairwise(starts))
-    return tuple(_image(plan, memory, [next(places) for _ in plan.code], held) for plan in head.plans), head.form
+    return images, head.form
 
 
 def _check_form(head: _Head) -> None:
@@ -187,7 +191,7 @@ def _image(plan: _PlanHead, memory: mmap.mmap, places: Sequence[tuple[int, int]]
     """Return the image of a plan whose artifacts are at `places`."""
     if not places or not 0 <= plan.weights <= weights.size:
         raise ValueError(f"a plan has {len(places)} artifacts and {plan.weights} of {weights.size} bytes of weights")
-    driver, *kernels = (Artifact.from_bytes(memory[a:b]) for a, b in places)
+    driver, *kernels = (Artifact.of_content(memory[a:b]) for a, b in places)
     for artifact in (driver, *kernels):
         if why := obstacle(artifact):
             raise UnsupportedError(why, code="target")
@@ -210,7 +214,7 @@ def _check_driver(plan: _PlanHead, driver: Artifact) -> None:
     values = (*plan.inputs, *plan.outputs)
     if len({x.name for x in values}) < len(values) or any(x.outside not in ("", *OUTSIDE) for x in values):
         raise ValueError("two values of a plan have one name, or a type of callers is unknown")
-    if any(x.type not in TYPES or min(x.shape, default=1) < 1 for x in values):
+    if any(x.type not in DTYPES or min(x.shape, default=1) < 1 for x in values):
         raise ValueError("a value of a plan has a size below 1, or an unknown type")
     given = driver.entries["main"].arguments
     own = [(x.role, x.dtype, x.shape) for x in tensor_arguments(plan.inputs, plan.outputs)]
@@ -222,17 +226,50 @@ def _check_driver(plan: _PlanHead, driver: Artifact) -> None:
         raise ValueError("its function takes other memory than its header states")
 
 
-def _checksums(weights: Array) -> list[int]:
-    """Return a checksum of each chunk: the CRC-32 of the sums of its pages, and of the bytes after the last page.
+def _crc(*parts: bytes) -> bytes:
+    """Return the CRC-32 of bytes in several parts."""
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found.to_bytes(_CRC, "little")
+
+
+@contextmanager
+def _checksums(weights: Array) -> Iterator[list[int]]:
+    """Give the block a list that holds a checksum of each chunk when the block has ended; other CPUs work meanwhile.
+
+    No thread reads the weights then, even after an error: their file may be written.
+    """
+    starts = range(0, weights.size, _CHUNK)
+    found, left = [0] * len(starts), iter(enumerate(starts))
+
+    def work() -> None:
+        for number, n in left:
+            found[number] = _checksum(weights[n : n + _CHUNK])
+
+    helpers = [Thread(target=work) for _ in range(min(available_cpus() - 1, len(starts)))]
+    started = []
+    try:
+        with suppress(RuntimeError):  # the system has no more threads
+            for helper in helpers:
+                helper.start()
+                started.append(helper)
+        yield found
+        work()
+    finally:
+        for _ in left:
+            pass
+        for helper in started:
+            helper.join()
+
+
+def _checksum(chunk: Array) -> int:
+    """Return the CRC-32 of the sums of a chunk's pages, and of the bytes after the last page.
 
     A sum of words takes a fifth of the time of a CRC-32 of the bytes.
     """
-    found = []
-    for n in range(0, weights.size, _CHUNK):
-        chunk = weights[n : n + _CHUNK]
-        end = chunk.size - chunk.size % _PAGE
-        sums = chunk[:end].view(np.uint64).reshape(-1, _PAGE // 8).sum(1)
-        found.append(zlib.crc32(chunk[end:].data, zlib.crc32(sums.data)))
-    return found
+    end = chunk.size - chunk.size % _PAGE
+    sums = chunk[:end].view(np.uint64).reshape(-1, _PAGE // 8).sum(1)
+    return zlib.crc32(chunk[end:].data, zlib.crc32(sums.data))
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from convsmith.codegen.artifact import Argument, Artifact, Role
 from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
-from convsmith.problem.types import TYPES
-from convsmith.runtime.arrays import Array
+from convsmith.runtime.arrays import Array, numpy_dtype
 
 __all__ = ["BEFORE", "OUTSIDE", "ImageStep", "NetworkForm", "NetworkImage", "NetworkValue", "tensor_arguments"]
 
@@ -36,7 +35,7 @@ class NetworkValue:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the arrays of a caller."""
-        return np.dtype(self.outside) if self.outside in OUTSIDE else TYPES[self.type].numpy
+        return np.dtype(self.outside) if self.outside in OUTSIDE else numpy_dtype(self.type)
 
 
 @record(frozen=True)

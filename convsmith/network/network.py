@@ -14,7 +14,6 @@ from convsmith.diag.forking import import_lock
 from convsmith.network.file import save_image
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
-from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
 from convsmith.runtime.border import Border
 from convsmith.runtime.host import HostLibrary
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from convsmith.network.export import ExportedNetwork
     from convsmith.network.program import NetworkProgram
     from convsmith.network.step_times import NetworkTimes
+    from convsmith.problem.problem import Problem
 
 __all__ = ["Network", "prepared_driver"]
 
@@ -89,6 +89,9 @@ class Network:
         computes, and for an operator the first of its products; there are none for a network that was loaded from a
         file.
         """
+        with import_lock:
+            from convsmith.problem.problem import Problem
+
         steps = () if self._program is None else self._program.steps
         works = [(self._program.kernels[step.kernel].work, step) for step in steps if self._program is not None]
         made = (((work,) if isinstance(work, Problem) else work.products[:1], step) for work, step in works)

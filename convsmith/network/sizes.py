@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock, import_lock
 from convsmith.diag.printable import printable
@@ -147,8 +148,9 @@ def load(path: str | os.PathLike[str]) -> Network | NetworkOfSizes:
     A file holds machine code: load only files whose origin you trust. UsageError if the file is missing, damaged or of
     another version; UnsupportedError if this CPU lacks an instruction set that the code needs.
     """
-    images, form = load_images(path)
-    plans = [Network(image) for image in images]
+    with no_collection():
+        images, form = load_images(path)
+        plans = [Network(image) for image in images]
     if not form.names:
         return plans[0]
     dims = {

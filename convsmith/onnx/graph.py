@@ -17,6 +17,7 @@ import numpy as np
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
+from convsmith.ir.types import DTYPES
 from convsmith.network.builder import NO_KERNEL, TYPES_OF_VALUES, GraphBuilder, unavailable
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
@@ -30,11 +31,11 @@ from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
 from convsmith.onnx.graph_refusals import REFUSALS
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
-from convsmith.runtime.arrays import Array, numpy_dtype
+from convsmith.runtime.arrays import Array
 
 __all__ = ["GraphReader", "ModelGraphNode", "read_graph"]
 
-_SMALL_TYPES = {str(numpy_dtype(x)): x for x in SMALL_FLOATS}
+_SMALL_TYPES = {DTYPES[x].element: x for x in SMALL_FLOATS}
 """Types of 16 bits, by numpy's names, in which a model may store values that kernels compute in f32."""
 
 

@@ -15,17 +15,18 @@ from functools import cache, wraps
 from inspect import signature
 from itertools import zip_longest
 from math import inf, isnan
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-import ml_dtypes  # noqa: F401  # numpy then knows bfloat16 and other small types by name
 import numpy as np
-from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import ALIGNMENT, FINITE, Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
 from convsmith.runtime.foreign import is_frozen, is_negated, like, speaks, view
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "ALIGNMENT",
@@ -45,7 +46,7 @@ __all__ = [
     "without_mask",
 ]
 
-Array = NDArray[np.generic]
+Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[np.generic]]
 
 _STRIDE_FORMS = 8
 

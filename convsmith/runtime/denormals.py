@@ -25,7 +25,7 @@ DENORMALS = ("keep", "flush")
 _CHUNK = 1 << 15
 """Elements examined at once, so that their bits stay in the second-level cache."""
 
-_FLOATS = {np.dtype(t.numpy) for t in DTYPES.values() if t.kind == "float"}
+_FLOATS = {np.dtype(t.element) for t in DTYPES.values() if t.kind == "float"}
 _SLOW = {np.dtype(name): (np.dtype(f"u{size}"), mantissa) for name, size, mantissa in (
     ("float32", 4, 23), ("float64", 8, 52), ("bfloat16", 2, 7),
 )}  # fmt: skip

@@ -6,8 +6,9 @@ import ctypes
 import itertools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from convsmith.ir.types import DTYPES
 
 __all__ = ["CPU", "CUDA", "SMALL", "DLTensor", "DLVersioned", "ExportedMemory", "is_capsule", "pointer_of"]
 
@@ -15,10 +16,9 @@ CPU, CUDA = 1, 2
 """DLPack's codes of devices."""
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-SMALL = {
-    np.dtype(ml_dtypes.bfloat16): 4, np.dtype(ml_dtypes.float8_e4m3fn): 10, np.dtype(ml_dtypes.float8_e5m2): 12,
-}  # fmt: skip
-"""DLPack's codes of the types of ml_dtypes."""
+SMALL = {DTYPES[name]: code for name, code in (("bf16", 4), ("f8_e4m3", 10), ("f8_e5m2", 12))}
+"""DLPack's codes of types that numpy does not export."""
+_BY_NAME = {row.element: code for row, code in SMALL.items()}
 
 
 class DLTensor(ctypes.Structure):
@@ -110,7 +110,7 @@ class ExportedMemory:
         rank, key = len(self.shape), next(_keys)
         sizes = (ctypes.c_int64 * rank)(*self.shape)
         steps = (ctypes.c_int64 * rank)(*(stride // self.dtype.itemsize for stride in self._strides))
-        code = SMALL.get(self.dtype) or _CODES[self.dtype.kind]
+        code = _BY_NAME.get(self.dtype.name) or _CODES[self.dtype.kind]
         tensor = DLTensor(self._address, *self._device, rank, code, self.dtype.itemsize * 8, 1, sizes, steps, 0)
         managed = _DLManaged(tensor, key, ctypes.cast(_delete, ctypes.c_void_p))
         _exports[key] = managed, (self._owner, sizes, steps)

@@ -8,10 +8,9 @@ module.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
 from convsmith.runtime.dlpack import SMALL, DLTensor, DLVersioned, is_capsule, pointer_of
@@ -21,7 +20,7 @@ __all__ = [
     "view", "without_gradient",
 ]  # fmt: skip
 
-Array = NDArray[np.generic]
+Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[np.generic]]
 
 _PROTOCOLS = ("__dlpack__", "__array_interface__", "__cuda_array_interface__")
 _VERSION = (1, 0)
@@ -30,8 +29,9 @@ _ON_CPU = (1, 3)
 
 _READ_ONLY = 1
 _KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
-_SMALL = {code: dtype for dtype, code in SMALL.items()}
-"""DLPack's codes of numpy's types, whose names end in their bits, and of the types of ml_dtypes."""
+_SMALL = {code: row for row, code in SMALL.items()}
+"""DLPack's codes of numpy's types, whose names end in their bits, and of other types."""
+_SMALL_NAMES = frozenset(row.element for row in SMALL)
 
 
 class _BorrowedMemory:
@@ -125,7 +125,7 @@ def like(given: object, array: Array) -> Any:
     take = getattr(namespace, "from_dlpack", None)
     if take is None:
         return array
-    if array.dtype in SMALL:  # numpy exports no types but its own
+    if array.dtype.name in _SMALL_NAMES:  # numpy exports no types but its own
         return take(array.view(f"i{array.itemsize}")).view(getattr(namespace, array.dtype.name))
     return take(array)
 
@@ -179,7 +179,8 @@ def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
     """Return the element type in a DLPack description. UsageError if numpy and ml_dtypes lack it."""
     kind = _KINDS.get(tensor.code, "")
     try:
-        found = _SMALL.get(tensor.code) or np.dtype("bool" if kind == "bool" else f"{kind}{tensor.bits}")
+        small = _SMALL.get(tensor.code)
+        found = np.dtype(small.numpy if small else "bool" if kind == "bool" else f"{kind}{tensor.bits}")
         if tensor.lanes == 1 and found.itemsize * 8 == tensor.bits:
             return found
     except TypeError:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Packed", "signature_of"]
 
 _FILE_FORMAT = 2
-_TYPES = {row.numpy: row.name for row in DTYPES.values()}
+_TYPES = {row.element: row.name for row in DTYPES.values()}
 
 
 _Part = tuple[np.dtype[np.generic], int]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -45,6 +45,24 @@ needs = {need for kernel in net.image.kernels for need in kernel.needs}
 assert "llvmlite" not in loaded or not _listed() >= {*map(_plain, needs)}
 assert not any(name.startswith(("convsmith.passes", "convsmith.schedule", "convsmith.tune")) for name in sys.modules)
 """
+_IMPORTED = """
+import sys
+import numpy as np
+before = {*sys.modules}
+import convsmith as cs
+net = cs.load(sys.argv[1])
+net(np.ones((1, 3, 16, 16), np.float32))
+from convsmith.machine.host import _listed, _plain
+assert _listed() >= {_plain(need) for kernel in net.image.kernels for need in kernel.needs}, "LLVM lists features"
+print(*sorted({*sys.modules} - before))
+"""
+ON_THE_WAY = {"codegen", "diag", "ir", "layout", "machine", "network", "runtime"}
+"""Folders whose modules a process imports that loads a network."""
+NOT_ON_THE_WAY = {
+    "convsmith.codegen.llvm_bind", "convsmith.network.driver", "convsmith.network.program", "hashlib", "inspect",
+    "ipaddress", "ml_dtypes", "numpy.typing", "pathlib", "urllib.parse", "zipfile",
+}  # fmt: skip
+"""Modules that take a millisecond or more, or that import many others."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +91,20 @@ def test_another_process_loads_a_network_without_compiling(
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), net(x))
+
+
+def test_loading_imports_numpy_and_few_other_modules(saved: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(cs.__file__).parents[1])}
+    command = [sys.executable, "-c", _IMPORTED, str(saved)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if "LLVM lists features" in done.stderr:
+        pytest.skip("this system does not list all features of its CPU")
+    assert done.returncode == 0, done.stderr
+    imported = {*done.stdout.split()}
+    assert not imported & NOT_ON_THE_WAY
+    folders = {name.split(".")[1] for name in imported if name.startswith("convsmith.")}
+    assert folders <= ON_THE_WAY and "network" in folders
+    assert {name.partition(".")[0] for name in imported} <= {"convsmith", *sys.stdlib_module_names}
 
 
 def test_a_loaded_network_says_what_it_is(net: cs.Network, saved: Path, tmp_path: Path) -> None:
@@ -137,8 +169,8 @@ def _with_header(content: bytes, head: Any, old: Any, end: int) -> bytes:
     size = sum(n for plan in old["plans"] for n in plan["code"])
     text = json.dumps(head).encode()
     start = content[: content.index(b"\n") + 1] + len(text).to_bytes(8, "little") + text
-    code = content[end + 32 : end + 32 + size]
-    whole = start + hashlib.sha256(start + code).digest() + code
+    code = content[end + 4 : end + 4 + size]
+    whole = start + zlib.crc32(start + code).to_bytes(4, "little") + code
     return whole + bytes(-len(whole) % 4096) + content[len(content) - old["weights"] :]
 
 
