@@ -37,6 +37,10 @@ _FORMS = {
 }
 
 
+_ROUNDED_ZERO = 0x4B400000
+"""The bits of the f32 1.5 * 2**23, whose last place has the value 1."""
+
+
 def is_word(t: DType) -> bool:
     """Return whether a floating-point type is stored as an integer of its bits."""
     return t.kind == "float" and t.bits < 32
@@ -59,6 +63,8 @@ class CastEmitter(ScalarEmitter):
         self.word_rounding: tuple[int, str] | None = None
         self.word_conversions: tuple[WordConversion, ...] = ()
         self.narrowing: Narrowing | None = None
+        self.narrowed_words: dict[str, str] = {}
+        """The register of s32 that each vector of bytes was narrowed from."""
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
         """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are per unit.
@@ -182,6 +188,9 @@ class CastEmitter(ScalarEmitter):
         if self.rounds_words(a, lanes):
             return self.narrowed(self.rounded_word(self._bounded(x, a, b, lanes, bounds), lanes), b, lanes)
         bits = self.bits_of_rounded(self.saturated(x, a, b, lanes, bounds), a, lanes)
+        if a is F32 and self._narrows(b, lanes):
+            word = self.operation("sub", S32, lanes, bits, self.const(S32, _ROUNDED_ZERO, lanes))
+            return self._narrowed_bytes(word, b, lanes)
         return self.put(f"trunc {self.vector(f'i{a.bits}', lanes)} {bits} to {self.type(b, lanes)}")
 
     def _whole_word(self, x: str, lanes: int) -> str:
@@ -210,18 +219,33 @@ class CastEmitter(ScalarEmitter):
             word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))
         return self.convert("trunc", word, S32, b, lanes)
 
+    def _narrows(self, b: DType, lanes: int) -> bool:
+        """Return whether the target has intrinsics that saturate ``lanes`` of s32 to the bytes ``b``."""
+        form = self.narrowing
+        return form is not None and lanes == form.lanes and not self.scalable and b.name in dict(form.bytes)
+
     def _narrowed_bytes(self, word: str, b: DType, lanes: int) -> str:
         """Return s32 saturated to the bytes ``b``, by the target's intrinsics; empty if it has none for the lanes."""
-        form = self.narrowing
-        intrinsic = "" if form is None or lanes != form.lanes or self.scalable else dict(form.bytes).get(b.name, "")
-        if form is None or not intrinsic:
+        if not self._narrows(b, lanes):
             return ""
-        for name, bits in ((form.words, 16), (intrinsic, 8)):
-            given, made = f"<{lanes * 16 // bits} x i{2 * bits}>", f"<{lanes * 32 // bits} x i{bits}>"
+        found = self.joined_bytes([word], b)
+        self.narrowed_words[found] = word
+        return found
+
+    def joined_bytes(self, words: list[str], b: DType) -> str:
+        """Return the bytes ``b`` of one, two or four registers of s32, saturated by the target's intrinsics."""
+        form = self.narrowing
+        assert form is not None
+        lanes = form.lanes * len(words)
+        for name, bits in ((form.words, 16), (dict(form.bytes)[b.name], 8)):
+            given, made = (f"<{form.lanes * 32 // n} x i{n}>" for n in (2 * bits, bits))
             self.declared[f"declare {made} @{name}({given}, {given})"] = None
-            word = self.put(f"call {made} @{name}({given} {word}, {given} {word})")
+            pairs = zip(words[::2], words[1::2]) if len(words) > 1 else [(words[0], words[0])]
+            words = [self.put(f"call {made} @{name}({given} {x}, {given} {y})") for x, y in pairs]
+        if lanes == form.lanes * 4:
+            return words[0]
         first = ", ".join(f"i32 {n}" for n in range(lanes))
-        return self.put(f"shufflevector {made} {word}, {made} poison, <{lanes} x i32> <{first}>")
+        return self.put(f"shufflevector {made} {words[0]}, {made} poison, <{lanes} x i32> <{first}>")
 
     def rounds_words(self, t: DType, lanes: int) -> bool:
         """Return whether an instruction rounds vectors of ``t`` to s32."""

@@ -113,12 +113,18 @@ class FunctionEmitter(ValueEmitter):
 
     def _Block(self, s: Block) -> None:
         outer, self.spans, self.column_groups = (self.spans, self.column_groups), spans_of(s.stmts), groups_of(s.stmts)
-        ahead = 0  # statements whose quotients are computed
+        ahead = joined = 0  # statements whose quotients are computed, and those whose bytes are stored
         for n, x in enumerate(s.stmts):
             if n >= ahead and len(stores := self.quotients_from(s.stmts, n)) > 1:
                 self.forget()
                 self.divide_ahead(stores)
                 ahead = n + len(stores)
+            if n < joined:
+                continue
+            if len(stores := self.joined_from(s.stmts, n)) > 1:
+                self.store_joined(stores)
+                joined = n + len(stores)
+                continue
             self.stmt(x)
         self.divided = {}
         self.spans, self.column_groups = outer

@@ -8,6 +8,7 @@ from convsmith.codegen.accesses import AccessEmitter
 from convsmith.codegen.bounds import bounds_of
 from convsmith.codegen.casts import is_word, literal
 from convsmith.codegen.denormals import is_flushed
+from convsmith.codegen.joined_bytes import joined_stores
 from convsmith.codegen.lookups import looked_up
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.codegen.quotients import BRANCHED, Quotient, quotient_of
@@ -34,6 +35,7 @@ from convsmith.ir.value import (
     dtype_of,
     is_lost_part,
     lanes_of,
+    strided,
 )
 from convsmith.ir.walk import children, loads_of, variables_of, walk
 
@@ -226,6 +228,22 @@ class ValueEmitter(AccessEmitter):
             numbers = key
             found.append(s)
         return found
+
+    def joined_from(self, statements: Sequence[Stmt], first: int) -> list[Store]:
+        """Return the ``statements`` from the ``first`` on that become one store of bytes; empty if there are none."""
+        return [] if self.scalable or self.on_lanes is not None else joined_stores(statements, first, self.narrowing)
+
+    def store_joined(self, stores: Sequence[Store]) -> None:
+        """Store the bytes of adjacent ``stores`` as one vector, if each of them narrows a register of s32."""
+        first, lanes = stores[0], self.narrowing.lanes if self.narrowing is not None else 0
+        values = [self.value(s.value, lanes) for s in stores]
+        words = [self.narrowed_words[x] for x in values if x in self.narrowed_words]
+        if len(words) == len(stores):
+            both = strided(lanes * len(stores), 1)
+            self.store(first.buffer, first.index, both, self.joined_bytes(words, first.buffer.dtype))
+            return
+        for s, x in zip(stores, values, strict=True):
+            self.store(s.buffer, s.index, s.lanes, x)
 
     def quick_quotient(self, v: Value, lanes: int) -> Quotient | None:
         """Return the parts of a quotient that products compute; None for other values."""

@@ -103,8 +103,8 @@ class Costs:
     gather_singly: float = 5
     """Slow-down of a step whose source lanes come from more than two vectors, so that each lane is loaded alone."""
     interleave: float = 0
-    """Cycles to load and to interleave a vector of the columns of several pixels, as terms of a dot product; 0 where
-    kernels have none.
+    """Cycles to interleave a vector of the columns of several pixels, as terms of a dot product; 0 where kernels have
+    none.
     """
     lane_load: float = 0.8
     """Cycles to load one lane of a vector whose elements are apart in memory."""

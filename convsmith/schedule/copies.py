@@ -123,6 +123,23 @@ def room_for_terms(st: Statement, config: Config) -> tuple[int, int]:
     return dim, empty_terms(st, config) * abs(step)
 
 
+def pixels_of_terms(st: Statement, config: Config) -> tuple[str, int, int] | None:
+    """Return the loop over pixels that step along the terms of an instruction, which lie apart, the number of adjacent
+    pixels of a register tile that can multiply the same terms, and the terms from a pixel to the next one. None if a
+    pixel's terms are its own.
+    """
+    ((loop, terms),) = config.tiles_at("k_step")
+    steps = dict(st.a.coords[room_for_terms(st, config)[0]].terms)
+    pixel = next((x.name for x in st.of("m") if Var(x.name) in steps), "")
+    if not pixel or config.staged("pack") != (st.b.name,):
+        return None
+    away, apart = divmod(steps[Var(pixel)], steps[Var(loop)])
+    if apart or away <= 0 or st.extents[loop] > terms:
+        return None
+    count = min(config.size(pixel), (terms - st.extents[loop]) // away + 1)
+    return (pixel, count, away) if count > 1 else None
+
+
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
     """Return the loops of a ``copy`` of windows that may read padding: over rows, pixels, and all dims but channels."""
     rank, pixels = len(st.a.coords), fused_dims(config, _row_loop(nest))

@@ -20,6 +20,7 @@ from convsmith.passes.pieces import border_name, pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
+from convsmith.passes.share_terms import share_terms
 from convsmith.passes.simplify import simplify
 from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
@@ -29,6 +30,7 @@ from convsmith.schedule.copies import (
     has_terms_apart,
     has_windows,
     is_copied,
+    pixels_of_terms,
     room_for_terms,
     short_terms,
     window_borders,
@@ -206,6 +208,12 @@ def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
             filled = tuple(reads.name(v.name) for v in st.factors if v.name in config.packed)
         for x in nest.terms:
             s.run(fill_terms, x, x.extent, filled)
+    if reads.source is not None and has_terms_apart(st, nest.unit, nest.lane.dims):
+        if (shared := pixels_of_terms(st, config)) is not None:
+            pixel, count, away = shared
+            (loop,) = (x for x in nest.pixels if x.of == pixel)
+            inner = (*nest.vectors, nest.lane)[0]
+            s.run(share_terms, reads.name(st.b.name), loop, nest.terms[-1], count, away, inner)
 
 
 def fill_registers(s: Schedule, k: KernelPlan, reads: Reads) -> Reads:

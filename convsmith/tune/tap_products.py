@@ -1,8 +1,9 @@
 """Candidate configs of depthwise convolutions by dot products of taps, with their expected cycles.
 
 A dot product adds up products of adjacent terms, and each channel of a depthwise convolution has taps alone, which lie
-apart in memory. Its vectors are the columns of pixels of a padded copy, interleaved in registers. A tile of several
-rows interleaves the pixels that they share once.
+apart in memory. Its vectors are the columns of pixels of a padded copy, interleaved in registers. Adjacent pixels of a
+tile multiply the same vectors where these have room for the taps of all of them. Rows of the window are a loop: its
+sums pass from one iteration to the next, so that no engine moves their additions behind all loads of a tile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import pixels_of_terms
 from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import registers
@@ -25,7 +27,7 @@ from convsmith.tune.code_size import emitted
 from convsmith.tune.features import Features, Section, cycles
 from convsmith.tune.model import Model
 
-ROWS, COLUMNS, VECTORS = (1, 2, 3, 4), (1, 2, 4), (1, 2, 4)
+ROWS, COLUMNS, VECTORS = (1, 2), (1, 2, 4), (1, 2, 4)
 """Pixels of a tile along both axes, and its vectors of channels."""
 
 
@@ -43,11 +45,11 @@ def tap_configs(problem: Problem, st: Statement, target: Machine, threads: int) 
     plain = Config(
         target.name, lane, fuse=((g.name, st.n),), order=(images, rows, columns, lane), instruction=row.name,
         reduce=(st.reduce[-1], above, tap), k_step=((tap, unit.terms),), realise="pad_copy", pack=(st.b.name,),
-        offsets="sums" if st.sums else "each", threads=threads,
+        offsets="sums" if st.sums else "each", outline=False, threads=threads,
     )  # fmt: skip
     sizes = st.extents
     for high, wide, vectors in product(ROWS, COLUMNS, VECTORS):
-        tile = {rows: high, columns: wide, lane: vectors * unit.lanes, above: sizes[above]}
+        tile = {rows: high, columns: wide, lane: vectors * unit.lanes}
         config = plain.changed(register=tuple(tile.items()))
         model, loops = Model(problem, st, target, unit), loops_after_fusing(st, config)
         model.fuse(g.name, st.n)
@@ -78,24 +80,29 @@ def _row(st: Statement, target: Machine) -> Instruction | None:
 
 def tap_features(model: Model, loops: Loops, config: Config) -> Features:
     """Return the features of a config whose instruction adds up taps of channels that are groups of their own: pixels
-    are copied by vectors of their own type, and each row of a tile interleaves the vectors of its pixels once.
+    are copied by vectors of their own type, and each row of a window interleaves the vectors that its pixels share.
+
+    The copy loads and stores vectors. Engines know the address of a whole register as a part of its load, and compute
+    that of a part of a register.
     """
     st, unit, target = model.st, model.unit, model.target
-    sizes, steps = st.extents, view_steps(st.a)
     tile = {n: config.size(n) for n in loops.extents}
     *_, rows, columns = [d.name for d in st.of("m")]
-    above, taps = sizes[st.reduce[-3]], loops.extents[config.tiles_at("k_step")[0][0]]
-    vectors = tile[config.lane] // unit.lanes
-    interleaved = tile[config.lane] * unit.terms * dtype(st.a.factor).bits // target.vector_bits
-    pixels = tile[rows] * tile[columns]
+    ((loop, _),) = config.tiles_at("k_step")
+    vectors, bits = tile[config.lane] // unit.lanes, tile[config.lane] * dtype(st.a.factor).bits
     number = prod(-(-n // tile[name]) for name, n in loops.extents.items() if loops.kinds[name] != "k")
-    step = abs(steps.get(Var(rows), 0)) // max(abs(steps.get(Var(st.reduce[-3]), 0)), 1)
-    read = min(tile[rows] * above, (tile[rows] - 1) * max(step, 1) + above)
-    dots = pixels * vectors * above * -(-taps // unit.terms)
+    steps = view_steps(st.a)
+    _, together, away = pixels_of_terms(st, config) or ("", 1, abs(steps[Var(columns)]) // abs(steps[Var(loop)]))
+    groups, above = -(-tile[columns] // together), tile[rows] * st.extents[st.reduce[-3]]
+    read = min(groups * unit.terms, (groups - 1) * together * away + unit.terms)
+    dots = above * tile[columns] * vectors * -(-loops.extents[loop] // unit.terms)
     copied = prod(st.a.layout.shape) / (target.lanes(8) if model.bytes == 1 else target.lanes(model.bytes * 8))
+    loads = above * (read * (1 if bits >= target.vector_bits else 2) + together * vectors)
+    shuffled = above * groups * bits * unit.terms // target.vector_bits
     return (
-        Section(1, (("padded copy", (("copy", copied),)),)),
-        Section(number, (("multiply-adds", ((model.product, dots),)),)),
-        Section(number, (("loads", (("interleave", read * tile[columns] * interleaved),)),)),
-        Section(number, (("calls", (("straight_call", 1),)),)),
-    )
+        Section(1, (("padded copy", (("l1", 2 * copied),)),)),
+        Section(number, (
+            ("multiply-adds", ((model.product, dots),)), ("loads", (("l1", loads), ("interleave", shuffled))),
+        )),
+        Section(number, (("calls", (("turn", 1),)),)),
+    )  # fmt: skip

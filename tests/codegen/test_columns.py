@@ -14,8 +14,9 @@ from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.parse import parse_kernel
-from convsmith.ir.stmt import Block
+from convsmith.ir.stmt import Block, Invoke
 from convsmith.ir.types import U8
+from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, target
 from convsmith.problem import Problem, parse_problem
@@ -140,6 +141,21 @@ def test_columns_of_two_taps_fill_registers() -> None:
     check_emulated(problem, build_artifact(problem, config, level), random_arrays(problem))
 
 
+def test_adjacent_pixels_share_columns() -> None:
+    """Both pixels of a tile multiply the same registers, whose sums of 16 channels are stored as one vector."""
+    problem = parse_problem(f"{LAYOUT} --dt=u8:s8:u8 g16mb1ic16ih9iw8oc16kh3kw3ph1pw1")
+    config = default_config(problem, BYTES, threads=1)
+    assert config.size("ow") == 2
+    made = lower(plan(problem, config, BYTES)).kernel
+    reads = [x.args[0] for x in statements_of(made.body) if isinstance(x, Invoke)]
+    assert len(reads) == 2 * len({*reads})
+    assembly = CompiledKernel(problem, BYTES, config, 1).asm()
+    assert assembly.count("i8x16.narrow_i16x8_u") == 2
+    assert "store32_lane" not in assembly
+    skip_without_emulator(BYTES)
+    check_emulated(problem, build_artifact(problem, config, BYTES), random_arrays(problem))
+
+
 def test_first_choices() -> None:
     """Bytes of depthwise kernels are multiplied by dot products where a machine has a price for their columns."""
     line = f"{LAYOUT} --dt=u8:s8:u8 g144mb1ic144ih28oc144oh28kh3ph1"
@@ -155,6 +171,21 @@ def test_first_choices_read_their_copy_alone() -> None:
     problem = parse_problem(f"{LAYOUT} --dt=u8:s8:u8 g16mb1ic16ih5iw6oc16kh3kw3ph1pw1")
     text = str(lower(plan(problem, default_config(problem, BYTES), BYTES)).kernel)
     assert "dot_u8_s8(" in text and "sum(" not in text
+
+
+@pytest.mark.parametrize(("t", "count", "stores"), [("s32", 5, 2), ("f32", 4, 1), ("f32", 2, 1), ("s16", 4, 4)])
+def test_registers_of_bytes_are_stored_together(t: str, count: int, stores: int) -> None:
+    """Four registers fill a vector; what is left over, and types that no instruction narrows, keep their own stores."""
+    body = "\n".join(f"  dst[{4 * n}]{{4}} = cast(u8, src[{4 * n}]{{4}})" for n in range(count))
+    kernel = parse_kernel(f"kernel k(src: {t}[20], dst: u8[20])\n{body}\n")
+    text = llvm_text(kernel, BYTES)
+    assert len([x for x in text.splitlines() if x.lstrip().startswith("store")]) == stores
+
+
+def test_registers_apart_are_stored_alone() -> None:
+    body = "\n".join(f"  dst[{n}]{{4}} = cast(u8, src[{n}]{{4}})" for n in (0, 8))
+    text = llvm_text(parse_kernel(f"kernel k(src: s32[12], dst: u8[12])\n{body}\n"), BYTES)
+    assert text.count("store <4 x i8>") == 2
 
 
 def test_sums_become_bytes_by_two_instructions() -> None:
