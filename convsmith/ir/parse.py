@@ -207,7 +207,7 @@ class _Parser(ValueParser):
         return AtomicAdd(target.buffer, target.index, self.value(), target.lanes)
 
     def _for(self) -> Stmt:
-        var = Var(self._name("a loop variable"))
+        var = self._variable("a loop variable")
         self._expect("in")
         lo = self.index()
         self._expect("..")
@@ -227,7 +227,7 @@ class _Parser(ValueParser):
         return For(var, lo, hi, self.body(), kind, tuple(carried))
 
     def _carried(self) -> Carried:
-        var = Var(self._name("a pointer"))
+        var = self._variable("a pointer")
         self._expect(":")
         buffer = self._buffer()
         self._expect("=")
@@ -241,7 +241,7 @@ class _Parser(ValueParser):
         return If(cond, self.body())
 
     def _let(self) -> Stmt:
-        var = Var(self._name("a variable"))
+        var = self._variable("a variable")
         self._expect("=")
         value = self.index()
         self._expect(":")
@@ -361,7 +361,7 @@ class _Parser(ValueParser):
 
         def parameter() -> None:
             if not self._follows(":"):
-                sizes.append(Var(self._name("a size")))
+                sizes.append(self._variable("a size"))
                 return
             if sizes:
                 raise self._fail("a size: buffers come first")
@@ -417,7 +417,7 @@ class _Parser(ValueParser):
         indices: list[Var] = []
 
         def parameter() -> None:
-            var = Var(self._name("a parameter"))
+            var = self._variable("a parameter")
             if self._take(":"):
                 pointers.append((var, self._buffer()))
             else:

@@ -26,6 +26,7 @@ from convsmith.ir.index import (
     quotient,
     true,
 )
+from convsmith.ir.stmt import LANE
 from convsmith.ir.text import COMPARISON_SYMBOLS
 from convsmith.ir.tokens import Cursor
 from convsmith.ir.types import DTYPES, F32, PTR, DType, dtype
@@ -110,6 +111,14 @@ class ValueParser(Cursor):
             if not args:
                 raise self._fail(f"arguments of {name}")
             return minimum(*args) if name == "min" else maximum(*args)
+        return LANE if name == LANE.name else Var(name)
+
+    def _variable(self, meaning: str) -> Var:
+        """Parse the name of a variable that a statement or a kernel binds; the number of a lane has its own."""
+        token = self._now
+        name = self._name(meaning)
+        if name == LANE.name:
+            raise self._fail(f"the name of {meaning}; {name} is the number of a lane", token)
         return Var(name)
 
     def cond(self) -> Cond:

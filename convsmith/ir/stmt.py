@@ -114,7 +114,7 @@ class For(Stmt):
     carried: tuple[Carried, ...] = ()
 
 
-LANE = Var("lane")
+LANE = Var("lane_number")
 """The number of a lane of a vector, in the condition of an :class:`If`."""
 
 
