@@ -69,7 +69,8 @@ def graph_of_networks(
         own, names = _alone(part, inputs), {n.name: str(n.meta.get("layer", n.name)) for n in part.graph.nodes}
         (output,) = (node for node in part.graph.nodes if node.op == "output")
         is_single = not isinstance(output.args[0], tuple | list)
-        chosen = _chosen(own, given, options, lambda: is_single)
+        # A module that the graph calls may return several results, as one value.
+        chosen = _chosen(own, given, options, lambda: is_single and not isinstance(own(*given), tuple))
         return chosen and _calling(own, chosen, given, options, lambda node: _name_in_trace(node, names), inputs)
     chosen = _chosen(part, given, options, lambda: not isinstance(part(*given), tuple))
     if chosen is None:

@@ -237,7 +237,7 @@ def _graph(
         for node in division.others.get(number, ()):
             made[node] = graph.node_copy(node, value)
     results = fx.map_arg(program.outputs, value)
-    graph.output(results[0] if is_single else results)
+    graph.output(results[0] if is_single else tuple(results))
     return fx.GraphModule(root, graph, class_name=program.name)
 
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.torch.autocast import cast_type
+from convsmith.torch.whole_layers import LAYERS
 
 __all__ = ["recorded"]
 
@@ -134,6 +135,9 @@ class _OperatorRecorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call
         if func.overloadpacket in _LITERALS:
             return self._constant(args[0])
         args, kwargs = trees.tree_map_only(Tensor, self._taken, (args, kwargs or {}))
+        if func in LAYERS:
+            with self:
+                return LAYERS[func](*args, **kwargs)
         taken = {id(x.elements): x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, _HiddenTensor)}
         self._check_writes(func, args, kwargs)
         given, named = trees.tree_map_only(_HiddenTensor, lambda x: x.elements, (args, kwargs))
