@@ -1,4 +1,4 @@
-"""Means over the bins of regions of images, whose corners are values of a run, as nodes of a graph."""
+"""Means and maxima over the bins of regions of images, whose corners are values of a run, as nodes of a graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise, broadcast
+from convsmith.network.operators.range_maximum import RangeMaximum
 from convsmith.network.operators.sample import WeightedElements
 from convsmith.network.operators.slice import Slice
 from convsmith.onnx.graph_node import GraphNode
@@ -141,5 +142,52 @@ def _terms_first(node: GraphNode, values: _RegionValues, parts: list[str], whole
     return node.between(Transpose(values.type, (len(parts), *whole), (0, 4, 5, 1, 2, 3)), {"src": x})
 
 
-REGIONS: dict[str, Callable[[GraphNode], None]] = {"RoiAlign": _roi_align}
+def _max_roi_pool(node: GraphNode) -> None:
+    """Add the maxima over rows, then over columns, of each bin of a region."""
+    shape, rois, sizes = node.shape(), node.shape(1), node.attribute("pooled_shape", ())
+    if len(shape) != 4 or len(rois) != 2 or rois[1] != 5 or len(sizes) != 2 or min(sizes) < 1:
+        raise UsageError(
+            f"shapes are {shape} and {rois}, with pooled_shape {sizes}; legal are images, (regions, 5) and two sizes",
+            code="shape",
+        )
+    (n, c, h, w), count, values, (rows, columns) = shape, rois[0], _RegionValues(node), sizes
+    t = values.type
+    images = node.between(Slice(t, rois, (0, 0), (1, 1), (count, 1)), {"src": node.inputs[1]})
+    numbers = node.between(ChangeType(t, "s32", (count,)), {"src": images}, (count,))
+    down, right = (_ranges(node, values, *row) for row in ((2, h, rows), (1, w, columns)))
+    by_rows = RangeMaximum(t, n, c, h, w, count, rows)
+    arguments = {"src": node.inputs[0], "places": numbers, "first": down[0], "last": down[1]}
+    found = node.between(by_rows, arguments)
+    by_columns = RangeMaximum(t, count, c * rows, w, 1, count, columns)
+    own = node.held(np.arange(count, dtype=np.int32))
+    arguments = {"src": found, "places": own, "first": right[0], "last": right[1]}
+    node.add(by_columns, arguments, (count, c, rows, columns))
+
+
+def _ranges(node: GraphNode, values: _RegionValues, axis: int, size: int, bins: int) -> tuple[str, str]:
+    """Return the first element of each bin of a region along an axis of `size` elements, and the one behind the last,
+    of (regions, bins). A region has the elements of both corners, which are rounded, halves away from zero.
+    """
+    count, scale, corners = node.shape(1)[0], node.attribute("spatial_scale", 1.0), list[str]()
+    zero, half = values.held([0.0]), values.held([0.5])
+    for place in (axis, axis + 2):
+        column = Slice(values.type, (count, 5), (0, place), (1, 1), (count, 1))
+        x = values.steps(node.between(column, {"src": node.inputs[1]}), Eltwise("linear", scale))
+        far = values.steps(x, Eltwise("abs"))
+        whole = values.steps(far, Eltwise("floor"))
+        next_whole = values.steps(whole, Eltwise("linear", 1, 1))
+        far = values.where("ge", values.two("sub", far, whole), half, next_whole, whole)
+        corners.append(values.where("lt", x, zero, values.steps(far, Eltwise("linear", -1)), far))
+    low, high = corners
+    extent = values.two("max", values.steps(values.two("sub", high, low), Eltwise("linear", 1, 1)), values.held([1.0]))
+    step = values.two("div", extent, values.held([bins]))
+    ends = []
+    for first, rounded in ((0, ()), (1, (Eltwise("linear", -1),))):
+        along = values.two("mul", step, values.held([np.arange(first, bins + first)]))
+        along = values.steps(along, *rounded, Eltwise("floor"), *rounded)  # upwards for the end
+        ends.append(values.steps(values.two("add", along, low), Eltwise("clip", 0, size)))
+    return ends[0], ends[1]
+
+
+REGIONS: dict[str, Callable[[GraphNode], None]] = {"RoiAlign": _roi_align, "MaxRoiPool": _max_roi_pool}
 """By ONNX's name, the function that adds the nodes of an operator."""

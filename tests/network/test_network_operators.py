@@ -30,6 +30,7 @@ from convsmith.network.operators.pool import Pool
 from convsmith.network.operators.pool_places import PoolPlaces
 from convsmith.network.operators.power import Power
 from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.operators.range_maximum import RangeMaximum
 from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
 from convsmith.network.operators.reduce import REDUCTIONS, Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
@@ -113,6 +114,9 @@ OPERATORS: dict[str, Operator] = {
     "bytes by number": GatherRows("u8", 1, 11, 5, 9),
     "along an axis": GatherElements("f32", (3, 11, 5), (2, 7, 5), 1),
     "along rows": GatherElements("f32", (3, 11), (3, 4), 0),
+    "maxima of ranges": RangeMaximum("f32", 11, 3, 7, 5, 4, 3),
+    "maxima of columns": RangeMaximum("f32", 2, 3, 20, 1, 4, 2),
+    "maxima of wide rows": RangeMaximum("f32", 2, 2, 6, 37, 3, 2),
     "weighted elements": WeightedElements("f32", 2, 3, 11, 7, 4),
     **{
         f"{name} {word}": kind("f32", 3, 2, 9, ((Eltwise("clip", -2, 2),),) * 3, **how)

@@ -1,4 +1,4 @@
-"""Powers of two arrays, places of maxima, and means over regions: drawn cases beside ONNX Runtime."""
+"""Powers of two arrays, places of maxima, and means and maxima over regions: drawn cases beside ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -92,6 +92,27 @@ def test_drawn_regions(seed: int) -> None:
         "RoiAlign", inputs, output_height=int(rng.integers(1, 8)), output_width=int(rng.integers(1, 8)),
         sampling_ratio=int(rng.integers(1, 4)), spatial_scale=float(rng.choice([0.25, 0.5, 1.0])), **more,
     )  # fmt: skip
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_maxima_of_regions(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, c, h, w = (int(rng.integers(1, 4)), int(rng.integers(1, 6)), *(int(x) for x in rng.integers(3, 17, 2)))
+    regions = _regions(rng, int(rng.integers(1, 6)), n)
+    corners = regions["r"] if seed % 2 else np.round(regions["r"] * 2) / 2  # halves
+    inputs = {
+        "x": rng.standard_normal((n, c, h, w)).astype(np.float32),
+        "r": np.concatenate([regions["b"][:, None], corners], 1).astype(np.float32),
+    }
+    sizes = [int(x) for x in rng.integers(1, 8, 2)]
+    check("MaxRoiPool", inputs, tolerance=0, pooled_shape=sizes, spatial_scale=float(rng.choice([0.25, 0.5, 1.0])))
+
+
+def test_maxima_of_regions_without_sizes_are_refused() -> None:
+    inputs = {"x": np.ones((1, 2, 9, 9), np.float32), "r": np.ones((3, 5), np.float32)}
+    with pytest.raises(cs.ConvsmithError, match=r"legal are images, \(regions, 5\) and two sizes"):
+        cs.onnx.compile(model("MaxRoiPool", inputs, {}, 18, pooled_shape=[2]), threads=1)
 
 
 def test_regions_before_opset_16_have_no_offset() -> None:
