@@ -38,9 +38,12 @@ class _Factor(NamedTuple):
 
 
 class _HoldFragments(LoopRewriter):
-    def __init__(self, row: Instruction, names: Sequence[str], inner: Sequence[str], parts: int) -> None:
+    def __init__(
+        self, row: Instruction, names: Sequence[str], inner: Sequence[str], parts: int, strict: bool
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.row, self.names, self.inner, self.parts = row, tuple(names), tuple(inner), parts
+        self.row, self.names, self.inner = row, tuple(names), tuple(inner)
+        self.parts, self.strict = parts, strict
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
@@ -100,7 +103,8 @@ class _HoldFragments(LoopRewriter):
 
     def _conditions_of(self, cond: Cond, held: Sequence[_FactorFragments], chain: Sequence[For]) -> list[Cond]:
         """Return the condition of each factor's fragments. A part of ``cond`` is one of the first factor of which all
-        loops that it depends on fill the fragments, and of any other such factor that may lie outside its array.
+        loops that it depends on fill the fragments, and of any other such factor that may lie outside its array, or
+        hold an infinity.
         """
         parts: list[list[Cond]] = [[] for _ in held]
         around = {x.var for x in chain}
@@ -111,7 +115,7 @@ class _HoldFragments(LoopRewriter):
             places = [n for n, h in enumerate(held) if asked <= {x.var for x in (*h.around, *h.loops)}]
             if not places:
                 raise _refuse(f"no factor alone is absent unless {part}")
-            for n in (n for n in places if n == places[0] or not inside[n]):
+            for n in (n for n in places if n == places[0] or not inside[n] or self.strict):
                 parts[n].append(part)
         return [conj(x) for x in parts]
 
@@ -147,12 +151,14 @@ class _FactorFragments(NamedTuple):
 
 @stages(*LOOPS)
 def hold_fragments(
-    kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...], parts: int = 0
+    kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...], parts: int = 0,
+    strict: bool = False,
 ) -> Kernel:  # fmt: skip
     """Fill fragments for all iterations of the nest ``loops`` with the factors of the products in the loops ``inner``.
 
     The loops ``inner`` correspond to the loops of the specification of ``row``, in its order. If a product is absent,
-    the fragment of the factor on whose loops the condition depends holds zero.
+    the fragment of the factor on whose loops the condition depends holds zero; if ``strict``, those of both factors do
+    where both depend on it, so that an infinity in place of an absent factor makes no product NaN.
 
     The first ``parts`` of the ``loops`` run over parts of the products. A factor that they move fills its fragments in
     each of their iterations, so that only those of one part are in registers; other factors fill theirs once. With
@@ -209,4 +215,4 @@ def hold_fragments(
     """
     if not loops or len(inner) != len(row.loops):
         raise _refuse(f"loops {', '.join(inner)}; legal are as many as {row.name} has, {len(row.loops)}")
-    return with_body(kernel, _HoldFragments(row, loops, inner, parts).stmt(kernel.body))
+    return with_body(kernel, _HoldFragments(row, loops, inner, parts, strict).stmt(kernel.body))

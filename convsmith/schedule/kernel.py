@@ -203,7 +203,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
     )  # fmt: skip
     for word, spoilt in stored:
         for loop, count in config.tiles_at(word):
-            if problem.accuracy == "strict" and problem.acc != "s32":
+            if st.strict:
                 raise ConfigError(
                     "accuracy", f"--{word}={loop}:{count}: an infinity or a NaN of the source would spoil {spoilt}, "
                     "which --accuracy=strict rules out; legal with it is relaxed",

@@ -21,7 +21,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, View
 
 ROUNDS = "r"
 """Name of the loop over rounds, each of which uses every slot of the copies once."""
@@ -42,7 +42,8 @@ def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | 
     copies: dict[str, Copy] = {}
     for view in views:
         last = innermost(st, view, nest, config)
-        copies[view.name] = s.stage(view.array, place, len(view.coords), BoxCopy(last, masked=masked), "shared")
+        how = BoxCopy(last, masked=masked or _spreads(st, view))
+        copies[view.name] = s.stage(view.array, place, len(view.coords), how, "shared")
         if (layout := copy_layout(st, view, loops, config, nest)) is not None:
             s.run(set_layout, copies[view.name], layout)
     for view in views:
@@ -67,7 +68,9 @@ def load_registers(
     s.run(speculate)
     loaded: list[tuple[Copy, Loop]] = []
     if nest.warp is not None and tile.products is not None:
-        s.run(hold_fragments, nest.warp.row, tile.fragments, tile.products.inner, tile.parts)
+        s.run(
+            hold_fragments, nest.warp.row, tile.fragments, tile.products.inner, tile.parts, k.statement.strict,
+        )
     elif nest.accumulators:
         loaded = _load_operands(s, k, shared)
     if config.staged("preload"):
@@ -97,6 +100,13 @@ def _load_operands(s: Schedule, k: KernelPlan, shared: Mapping[str, Copy]) -> li
         copy = s.load_once(array, (*terms, *nest.accumulators), vector)
         loaded += [(copy, vector)] if vector is not None else []
     return loaded
+
+
+def _spreads(st: Statement, view: View) -> bool:
+    """Return whether zeros in a copy of the weights may not stand for absent terms: an infinity of the other factor, an
+    element that the term does not read, would spoil the sum. Of weights that are not finite, another kernel is run.
+    """
+    return st.strict and st.constant and view is st.b
 
 
 def _reads_slack(st: Statement, config: Config) -> bool:

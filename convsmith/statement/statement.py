@@ -133,7 +133,8 @@ class Statement:
     the sums of entries of A and B with which the epilogue subtracts zero points. ``sizes`` are the extents and pads in
     the masks that are known only at the call. A statement with ``part_of`` computes a part of each sum of that
     statement, or adds up and finishes the parts. The zero point of the source multiplies each term if the statement is
-    ``weighed`` by a view of the source, at whose channel the zero point is.
+    ``weighed`` by a view of the source, at whose channel the zero point is. In a ``strict`` statement, no infinity or
+    NaN of an operand may spoil a sum of which it is no factor.
     """
 
     dims: tuple[Dim, ...]
@@ -150,6 +151,7 @@ class Statement:
     finish: Finish = "epilogue"
     part_of: Statement | None = None
     weighed: View | None = None
+    strict: bool = False
 
     @property
     def a(self) -> View:

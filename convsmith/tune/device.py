@@ -125,7 +125,7 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     """
     assert machine.device is not None
     found = grouped_channels(st)
-    if found is None or _is_strict(problem):
+    if found is None or st.strict:
         return
     group, _, terms = found
     if terms.size < MIN_TERMS:
@@ -135,11 +135,6 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     for count in range(2, min(group.size, MAX_SIDE_BY_SIDE) + 1):
         if not group.size % count and nbytes * count in rows:
             yield group.name, count
-
-
-def _is_strict(problem: Problem) -> bool:
-    """Return whether an infinity or a NaN of the source may spoil no result but those whose taps read it."""
-    return problem.accuracy == "strict" and problem.acc != "s32"
 
 
 def _best_by_engine(
@@ -177,7 +172,7 @@ def _every(
         for loop, count in _groups_together(problem, st, machine):
             for x in _with_packed(diagonal(st, loop, count), machine, rounds):
                 yield x._replace(config=x.config.changed(diagonal=((loop, count),)))
-        for zeros in stored_zeros(st, machine, columns, rounds) if not _is_strict(problem) else ():
+        for zeros in stored_zeros(st, machine, columns, rounds) if not st.strict else ():
             for x in _with_packed(with_zero_terms(st, zeros), machine, rounds):
                 yield x._replace(config=x.config.changed(zeros=zeros))
     packs = packs and sums is None and _has_neighbouring_taps(st)
