@@ -14,6 +14,7 @@ from convsmith.machine.aarch64.outer_products import rows as outer_products
 from convsmith.machine.aarch64.outer_products import tiles
 from convsmith.machine.aarch64.scalable import rows as scalable_rows
 from convsmith.machine.aarch64.scalable import unit_rows
+from convsmith.machine.aarch64.wide_matrices import rows as wide_matrices
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
@@ -64,7 +65,7 @@ def _sve(scale: int) -> Machine:
     return replace(
         neon, name=f"aarch64+sve{bits}", features=f"{neon.features},+sve", needs=needs,
         vectors=RegisterFile("vector", 32, bits), attributes=((f"vscale_range({scale},{scale})", ""),),
-        instructions=scalable_rows(scale), transpositions=(),
+        instructions=(*scalable_rows(scale), *wide_matrices(scale)), transpositions=(),
     )  # fmt: skip
 
 
