@@ -209,7 +209,8 @@ def instructions_of(problem: Problem, machine: Machine, emulator: Qemu) -> int:
     artifact = build_artifact(problem, default_config(problem, machine), machine)
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
-        words = {"QEMU_LOG": "exec,nochain", "QEMU_LOG_FILENAME": str(log), "QEMU_ONE_INSN_PER_TB": "1"}
+        singly = ("QEMU_ONE_INSN_PER_TB", "QEMU_SINGLESTEP")  # the latter is the name before qemu 8.1
+        words = {"QEMU_LOG": "exec,nochain", "QEMU_LOG_FILENAME": str(log), **dict.fromkeys(singly, "1")}
         os.environ |= words
         try:
             HostKernel(artifact, None, emulator.load(artifact)).run(random_arrays(problem, 0))

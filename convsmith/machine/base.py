@@ -79,7 +79,8 @@ class Machine:
     of conversions of s32 to bytes. A machine without instructions for multiply-adds that round once names
     ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may round twice. Where it
     ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
-    both wraps around. One that ``has_vector_lengths`` ends a
+    both wraps around. Loads into all lanes of a machine with a ``repeated_reach`` add at most so many elements, less
+    one, to an address. One that ``has_vector_lengths`` ends a
     scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
     take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
     bytes but words, in which it loads vectors of bytes from any address. One that ``loads_constants`` makes a register
@@ -133,6 +134,7 @@ class Machine:
     narrowing: Narrowing | None = None
     relaxed_fma: str = ""
     has_unsigned_offsets: bool = False
+    repeated_reach: int = 0
     has_vector_lengths: bool = False
     reads_scalars: bool = False
     loads_words: bool = False

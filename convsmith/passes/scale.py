@@ -26,6 +26,7 @@ from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import in_any_order, require_order
+from convsmith.passes.own_memory import with_shared_memory
 from convsmith.passes.scope import LoopRewriter, each_body, loop_range
 from convsmith.passes.simplify import simplify_stmt
 
@@ -130,8 +131,8 @@ class _Scale(LoopRewriter):
             return self._For(loop)
         if loop.kind == "parallel" and loop.var in self.pieces:
             return self._For(loop)
-        if loop.kind == "serial" and self.has_units(loop):
-            return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
+        if loop.kind == "serial" and (made := self.scaled(loop)) is not None:
+            return made
         return self.in_blocks(loop) or self._For(loop)
 
     def in_blocks(self, loop: For) -> Stmt | None:
@@ -178,11 +179,29 @@ class _Scale(LoopRewriter):
             self.around.pop()
             return None if made is None else For(body.var, body.lo, body.hi, made, body.kind)
         body = simplify_stmt(body, {**self.ranges, loop.var: loop_range(loop, self.ranges)})
-        found = For(loop.var, loop.lo, loop.hi, body, "scalable")
-        return found if self.has_units(found) else None
+        return self.scaled(For(loop.var, loop.lo, loop.hi, body, loop.kind))
 
-    def has_units(self, loop: For) -> bool:
-        """Return whether iterations of a loop of vectors can be units."""
+    def scaled(self, loop: For) -> Stmt | None:
+        """Return ``loop``, made scalable, with the memory that its iterations allocate around it; None if some of its
+        iterations cannot be units.
+        """
+        around: list[Alloc] = []
+        inside: Stmt = with_shared_memory(loop) or loop
+        while isinstance(inside, Alloc):
+            around.append(inside)
+            inside = inside.body
+        assert isinstance(inside, For)
+        if not self.has_units(inside, loop):
+            return None
+        found: Stmt = For(inside.var, inside.lo, inside.hi, inside.body, "scalable")
+        for x in reversed(around):
+            found = Alloc(x.buffer, found)
+        return found
+
+    def has_units(self, loop: For, given: For) -> bool:
+        """Return whether iterations of a loop of vectors can be units. Those of the ``given`` loop, which is the same,
+        allocate their own memory, so that none reads what another one writes there.
+        """
         if not any(x.lanes is not None for x in _stores(loop)):
             return False
         own = {s.buffer for s in statements_of(loop.body) if isinstance(s, Alloc)}
@@ -191,9 +210,9 @@ class _Scale(LoopRewriter):
         try:
             for s in statements_of(loop.body):
                 units.stmt(s)
-            sites = sites_of(loop, self.ranges)
+            sites = sites_of(given, self.ranges)
             require_order(
-                f"scale: loop {loop.var}", sites, lambda path: in_any_order(path, {loop.var}), self.ranges
+                f"scale: loop {given.var}", sites, lambda path: in_any_order(path, {given.var}), self.ranges
             )  # fmt: skip
         except (_Obstacle, ConfigError):
             return False
@@ -224,8 +243,8 @@ def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] 
     """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
 
     ``rows`` are the machine's instructions. A loop over blocks of channels, in which units are adjacent, is split so
-    that the iterations of a block are units, and a loop that threads share is split into ``tasks`` blocks. Other loops
-    are unchanged, and run on vectors of one unit.
+    that the iterations of a block are units, and a loop that threads share is split into ``tasks`` blocks. Memory that
+    iterations allocate is around the loop. Other loops are unchanged, and run on vectors of one unit.
 
     Before::
 

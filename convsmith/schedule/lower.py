@@ -34,6 +34,7 @@ from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.multicast import multicast
 from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.near_pointers import near_pointers
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
@@ -239,6 +240,8 @@ def straight_code(
         s.run(unvectorise, machine.scalar_types)
     if through_table:
         s.run(hoist_pointers)
+    if machine.repeated_reach:
+        s.run(near_pointers, machine.repeated_reach)
 
 
 def join_steps(s: Schedule, k: KernelPlan) -> None:

@@ -24,6 +24,8 @@ from convsmith.tune.candidates import default_config
 LEVEL = target("aarch64+sve")
 NHWC = "--stag=axb --dtag=axb "
 SMALL = "mb1ic8ih4iw5oc44oh4ow5kh3kw3ph1pw1"
+LONG = f"--attr-post-ops={'+'.join(['linear:2:1', 'abs', 'linear:0.5:-3'] * 8)}"
+"""An epilogue with a loop of its own, which is exact."""
 
 CASES = {
     "f32": (SMALL, "fmla"),
@@ -32,6 +34,8 @@ CASES = {
     "f32, several vectors at any length": ("mb1ic3iw4oc140ow4kw1", "fmla"),
     "f32, tiles of several vectors": ("mb1ic3iw6oc64ow6kw3pw1", "fmla"),
     "f32, bias and post-ops": (f"--dir=FWD_B --attr-post-ops=sum:2+add:f32:per_oc+relu:0.5 {SMALL}", "fmla"),
+    "f32, long epilogue": (f"{LONG} {SMALL}", "fmla"),
+    "f32, long epilogue, tiles of several vectors": (f"{LONG} mb1ic3iw9oc64ow9kw3pw1", "fmla"),
     "f32, depthwise": ("g44mb1ic44ih5iw6oc44oh5ow6kh3kw3ph1pw1", "fmla"),
     "f32, groups": ("g2mb1ic8iw5oc72ow5kw3pw1", "fmla"),
     "f32, data gradient": ("--dir=BWD_D mb1ic44ih4iw5oc8oh4ow5kh3kw3ph1pw1", "fmla"),

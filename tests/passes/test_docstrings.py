@@ -50,8 +50,8 @@ from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
     "accesses", "border_places", "box_copy", "buffer_layouts", "contracts", "copies", "footprint", "lets", "manager",
-    "order", "ordered_copy", "packed_sums", "register_use", "relocate", "scope", "thread_conflicts", "thread_order",
-    "tile_copy", "split_nests", "unify", "window_copy",
+    "order", "ordered_copy", "own_memory", "packed_sums", "register_use", "relocate", "scope", "thread_conflicts",
+    "thread_order", "tile_copy", "split_nests", "unify", "window_copy",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 LANE_DOT = Instruction(

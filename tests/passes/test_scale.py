@@ -216,7 +216,6 @@ def test_units_share_pointers() -> None:
         ("      c[u * 4]{4} =", "      if u - 1 >= 0:\n        c[u * 4]{4} ="),
         ("      c[u * 4]{4} =", "      c[90] = s32(1)\n      c[u * 4]{4} ="),
         ("b[u * 4 + k * 16]{4}", "repeat(b[u * 4]{2}, 2)"),
-        ("@register", "@cache"),
     ],
 )
 def test_these_are_left(old: str, new: str) -> None:
@@ -269,3 +268,35 @@ def test_pieces_of_a_loop_that_threads_share_stay_pieces() -> None:
     sve = any_length()
     with interning():
         assert lower(plan(problem, default_config(problem, sve, 2), sve)).text
+
+
+OWN = """  for u in 0 .. 5:
+    alloc m: s32[{size}] @cache:
+      for k in 0 .. 2:
+        m[k * 4]{{4}} = a[u * 4 + k * 40]{{4}} * b[k]{{4:0}}
+      for k in 0 .. 2:
+        c[u * 4 + k * 40]{{4}} = {read} + b[u * 4]{{4}}
+"""
+
+
+@pytest.mark.parametrize("units", SCALES)
+def test_memory_of_an_iteration_has_room_for_all(units: int) -> None:
+    """Vectors of consecutive iterations are adjacent in it, at any number of units."""
+    with interning():
+        kernel = parse_kernel(HEAD + OWN.format(size=8, read="m[k * 4]{4}"))
+        made = scale(kernel, ("u",))
+        assert is_scalable(made)
+        assert "alloc m: s32[40] @cache" in str(made)
+        verify(made)
+        want, found = results(kernel, 1), results(made, units)
+    for name in NAMES:
+        np.testing.assert_array_equal(found[name], want[name])
+
+
+@pytest.mark.parametrize(
+    ("size", "read"), [(8, "m[k * 4 + 0]{4:0}"), (12, "m[k * 4 + 1]{4}"), (10, "m[k * 4]{4}"), (8, "m[k]{4}")],
+    ids=["a single element", "vectors of other places", "a part of a vector", "overlapping vectors"],
+)  # fmt: skip
+def test_other_memory_of_an_iteration_stays_its_own(size: int, read: str) -> None:
+    kernel = parse_kernel(HEAD + OWN.format(size=size, read=read))
+    assert str(scale(kernel, ("u",))) == str(kernel)

@@ -35,8 +35,8 @@ _SCALABLE_COSTS = replace(_COSTS, temporaries=3)
 """Products of scalable vectors have no form by element. LLVM loads the elements of several products ahead, each into a
 register of its own, and keeps sums in memory where none are left.
 """
-
-
+_REACH = 64
+"""Elements that the offset of a load into all lanes of a scalable vector reaches."""
 _WORDS = tuple(
     WordConversion(lanes, f"llvm.aarch64.neon.fcvtns.{form}", result)
     for lanes, form, result in ((0, "i32.f32", "i32"), (4, "v4i32.v4f32", "<4 x i32>"))
@@ -91,6 +91,7 @@ def _any_sve() -> Machine:
     return replace(
         neon, name="aarch64+sve", features=f"{neon.features},+sve", needs=needs,
         vectors=replace(neon.vectors, scalable=True), costs=_SCALABLE_COSTS, instructions=unit_rows(needs),
+        repeated_reach=_REACH,
     )  # fmt: skip
 
 
