@@ -7,8 +7,8 @@ channels and keeps this number only as part of the name.  Quantised kernels name
 ``qs8_dwconv_fp32_up16x9``.
 
 The names of XNNPACK's functions and files are taken as well: ``xnn_f32_dwconv_minmax_ukernel_9p16c__avx512f`` and
-``f32-dwconv-9p16c-minmax-avx512f.c`` are ``f32_dwconv_up16x9``. Every kernel here clamps its output; the instruction
-set of such a name says whose registers the tile was made for, and has no meaning here.
+``f32-dwconv-9p16c-minmax-avx512f.c``, in any folder, are ``f32_dwconv_up16x9``. Every kernel here clamps its output;
+the instruction set of such a name says whose registers the tile was made for, and has no meaning here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _FUNCTION = re.compile(
     rf"xnn_(?P<type>[a-z]+\d+)_dwconv(?:_minmax)?(?:_(?P<requantise>fp32|rndnu))?_ukernel_{_TILE}(?:__\w+)?"
 )
 _FILE = re.compile(
-    rf"(?P<type>[a-z]+\d+)-dwconv-{_TILE}(?:-minmax)?(?:-(?P<requantise>fp32|rndnu))?(?:-[a-z0-9-]+)?(?:\.c)?"
+    rf"(?:[\w./-]+/)?(?P<type>[a-z]+\d+)-dwconv-{_TILE}(?:-minmax)?(?:-(?P<requantise>fp32|rndnu))?"
+    r"(?:-[a-z0-9-]+)?(?:\.c)?"
 )
 _NAMES = (_OWN, _FUNCTION, _FILE)
 """The forms of names: this package's, and those of XNNPACK's functions and files."""

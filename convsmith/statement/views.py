@@ -52,7 +52,8 @@ def statement(p: Problem, target: Machine | None = None, symbolic: bool = False,
     known, key = nodes(), (statement, p, acc, symbolic, padded)
     made: Statement | None = known.get(key)
     if made is None:
-        made = known[key] = replace(_statement(p, acc, symbolic, padded), strict=p.accuracy == "strict" and acc != "s32")
+        strict = p.accuracy == "strict" and acc != "s32"
+        made = known[key] = replace(_statement(p, acc, symbolic, padded), strict=strict)
     return made
 
 

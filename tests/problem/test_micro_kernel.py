@@ -27,6 +27,7 @@ def test_names_are_parsed_and_printed(name: str) -> None:
 XNNPACK = {
     "xnn_f32_dwconv_ukernel_up2x3__scalar": "f32_dwconv_up2x3",
     "xnn_f32_dwconv_minmax_ukernel_9p16c__avx512f": "f32_dwconv_up16x9",
+    "XNNPACK/src/f32-dwconv/gen/f32-dwconv-9p16c-minmax-avx512f.c": "f32_dwconv_up16x9",
     "xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx_acc2": "f32_dwconv_5f5m5l16c8s4r",
     "xnn_qs8_dwconv_minmax_fp32_ukernel_25p8c__neonv8_mul16": "qs8_dwconv_fp32_up8x25",
     "f32-dwconv-up2x3-scalar.c": "f32_dwconv_up2x3",
