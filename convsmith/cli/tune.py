@@ -42,7 +42,9 @@ __all__ = ["opened", "time_text", "tune"]
 @click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
 @click.option("--cluster", metavar="ADDRESS", help="Search on the machines of a Dask cluster.")
 @click.option("--report", is_flag=True, help="Print the model's error against all measurements, and measure nothing.")
-@click.option("--space", is_flag=True, help="Print the space around the model's choice, and measure nothing.")
+@click.option(
+    "--space", is_flag=True, help="Print the space around the model's choice, with --wide all configs; measure none.",
+)
 @click.option("--exhaustive", is_flag=True, help="Measure every config within reach that the model does not rule out.")
 @click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @problem_options
@@ -76,7 +78,7 @@ def tune(
         count = 1  # one thread of the host launches a kernel
     if space:
         for p in listed.problems:
-            _space(p.canonical(), listed.text(p), target, count)
+            _space(p.canonical(), listed.text(p), target, count, wide)
         return
     if budget == 0:
         note(f"budget 0: nothing is measured, and the model's choices stay ({len(texts)} problems)")
@@ -145,8 +147,9 @@ def _on_cluster(
     click.get_current_context().exit(1 if failed else 0)
 
 
-def _space(problem: Problem, text: str, target: str | None, threads: int) -> None:
-    """Print the number of configs one step away from the model's choice along each dimension, and the refused configs.
+def _space(problem: Problem, text: str, target: str | None, threads: int, wide: bool) -> None:
+    """Print the number of configs one step away from the model's choice along each dimension, and the refused configs;
+    if ``wide``, each config that makes a kernel.
     """
     level = known_target(target or settings.target, problem.types)
     with interning():
@@ -156,8 +159,11 @@ def _space(problem: Problem, text: str, target: str | None, threads: int) -> Non
     total: Counter[str] = Counter()
     for dimension, (legal, refused) in steps.items():
         total += refused
-        note(f"    {dimension:12}{legal:5}" + (f"   {_reasons(refused)}" if refused else ""))
-    note(f"    {'all':12}{sum(legal for legal, _ in steps.values()):5}" + (f"   {_reasons(total)}" if total else ""))
+        note(f"    {dimension:12}{len(legal):5}" + (f"   {_reasons(refused)}" if refused else ""))
+        for config in legal if wide else ():
+            note(f"        {config}")
+    count = sum(len(legal) for legal, _ in steps.values())
+    note(f"    {'all':12}{count:5}" + (f"   {_reasons(total)}" if total else ""))
 
 
 def _reasons(refused: Counter[str]) -> str:

@@ -68,14 +68,14 @@ class ConfigSpace(ABC):
         near = (self._changed(config, change) for change in self.changes(config, dimension))
         yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
 
-    def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
-        """Return, for each dimension, the number of configs one step from ``config`` that make kernels, and the number
-        of refused ones by code. Configs that were refused before do not count.
+    def census(self, config: Config) -> dict[str, tuple[list[Config], Counter[str]]]:
+        """Return, for each dimension, the configs one step from ``config`` that make kernels, and the number of refused
+        ones by code. Configs that were refused before do not count.
         """
-        found: dict[str, tuple[int, Counter[str]]] = {}
+        found: dict[str, tuple[list[Config], Counter[str]]] = {}
         for dimension in self.dimensions:
             before = self.refused.copy()
-            legal = sum(not self.refusal(c) for c in self.neighbours(config, dimension))
+            legal = [c for c in self.neighbours(config, dimension) if not self.refusal(c)]
             found[dimension] = legal, self.refused - before
         return found
 

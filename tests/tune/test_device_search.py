@@ -147,3 +147,13 @@ def test_without_a_device_there_is_nothing_to_measure(path: Path, monkeypatch: p
     assert result.exit_code == 2 and "no device of cuda" in result.stderr
     result = CliRunner().invoke(main, ["tune", LINE, "--target", "sm_80", "--space"])
     assert result.exit_code == 0 and "candidates of the model" in result.output
+
+
+def test_a_wide_space_lists_its_configs() -> None:
+    """Each dimension is followed by as many configs, one a line, as its number says."""
+    wide = CliRunner().invoke(main, ["tune", LINE, "--target", "sm_80", "--space", "--wide"])
+    plain = CliRunner().invoke(main, ["tune", LINE, "--target", "sm_80", "--space"])
+    listed = [x.strip() for x in wide.output.splitlines() if x.startswith(" " * 8)]
+    number = int(wide.output.splitlines()[-1].split()[1])
+    assert len(listed) == len({*listed}) == number > 10 and all(str(Config.parse(x)) == x for x in listed)
+    assert [x for x in wide.output.splitlines() if x.strip() not in listed] == plain.output.splitlines()

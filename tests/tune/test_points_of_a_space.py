@@ -64,7 +64,7 @@ def test_every_dimension_of_every_seed_has_steps_or_none(name: str, level: str) 
     of = space_of(parse_problem(LINES[name]).canonical(), target(level), 2)
     for seed in of.seeds[:2]:
         found = of.census(seed)
-        assert set(found) == set(of.dimensions) and sum(legal for legal, _ in found.values()) > 0
+        assert set(found) == set(of.dimensions) and sum(len(legal) for legal, _ in found.values()) > 0
 
 
 def test_residue_classes_along_lanes_have_steps() -> None:
@@ -72,7 +72,7 @@ def test_residue_classes_along_lanes_have_steps() -> None:
     config = Config.parse(
         "--target=avx512 --lane=rw --register=rw:16 --order=mb,ih,iw,rh,rw,ic --reduce=kh,kw,oc --phases=ih,iw"
     )
-    assert of.census(config)["order"][0] > 0
+    assert len(of.census(config)["order"][0]) > 0
 
 
 HELD = "--lane=g --register=ow:3,g:16 --pack={} --resident=wei"
