@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from convsmith.diag.errors import ToolchainError
 
-__all__ = ["in_child", "in_children"]
+__all__ = ["Children", "in_child", "in_children"]
 
 _DONE, _REFUSED = b"\0", b"\1"
 _NUMBER = 4
@@ -46,37 +46,57 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
     return answer[1:]
 
 
-def in_children(work: Callable[[int], object], count: int, processes: int) -> Generator[None, None, None]:
-    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and yield after each call.
+class Children:
+    """Forked processes that call ``work`` with each number below ``count``, until `close`; none without forks.
 
-    The processes end with the generator.
-    A call that raises or whose process dies is skipped, as are numbers beyond `MAX_NUMBERS` and, without forks, all
-    numbers: ``work`` stores its results where the caller looks for them, and the caller computes missing results.
+    A call that raises or whose process dies is skipped, as are numbers beyond `MAX_NUMBERS`: ``work`` stores its
+    results where the caller looks for them, and the caller computes missing results.
     """
-    if not hasattr(os, "fork"):
-        return
-    numbers, give = os.pipe()
-    end, start = os.pipe()
-    os.write(give, b"".join(n.to_bytes(_NUMBER, "little") for n in range(min(count, MAX_NUMBERS))))
-    os.close(give)
-    children: list[int] = []
-    try:
-        for _ in range(processes):
+
+    def __init__(self, work: Callable[[int], object], count: int) -> None:
+        self._work, self._pids = work, list[int]()
+        self._numbers, give = os.pipe()
+        self._end, self._start = os.pipe()
+        os.write(give, b"".join(n.to_bytes(_NUMBER, "little") for n in range(min(count, MAX_NUMBERS))))
+        os.close(give)
+
+    def start(self, processes: int) -> None:
+        """Start so many processes, which share the numbers that are left with those started before."""
+        for _ in range(processes if hasattr(os, "fork") else 0):
             pid = _fork()
             if pid == 0:
-                _work(work, numbers, start)
-            children.append(pid)
-        os.close(start)
-        while answer := os.read(end, 1):
+                _work(self._work, self._numbers, self._start)
+            self._pids.append(pid)
+
+    def done(self) -> Generator[None, None, None]:
+        """Yield once for each finished call, until all numbers are taken. No process is started afterwards."""
+        os.close(self._start)
+        self._start = -1
+        while answer := os.read(self._end, 1):
             if answer == _DONE:
                 yield
-    finally:
-        for pid in children:
+
+    def close(self) -> None:
+        """End the processes."""
+        for pid in self._pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        os.close(end)
-        os.close(numbers)
+        for pipe in (self._start, self._end, self._numbers):
+            if pipe >= 0:
+                os.close(pipe)
+
+
+def in_children(work: Callable[[int], object], count: int, processes: int) -> Generator[None, None, None]:
+    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, which end with the
+    generator, and yield after each call, as `Children` do.
+    """
+    children = Children(work, count)
+    try:
+        children.start(processes)
+        yield from children.done()
+    finally:
+        children.close()
 
 
 def _fork() -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
-from convsmith.network.ahead import Compiling, compile_works, silent
+from convsmith.network.ahead import Compiling, compiling_ahead, silent
 from convsmith.network.apart import reasons_apart
 from convsmith.network.attention import with_attention
 from convsmith.network.attention_cost import attention_choice
@@ -44,6 +45,7 @@ from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
+from convsmith.runtime.all_cpus import on_all_cpus
 from convsmith.runtime.arrays import Array, ArraySpec, numpy_dtype
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.packed import Packed
@@ -52,6 +54,8 @@ from convsmith.tune.kept_defaults import kept_default
 from convsmith.tune.stage_configs import StageConfigs
 
 __all__ = ["program_of"]
+
+T = TypeVar("T")
 
 _TYPES = ("f32", "f32", "f32")
 """Types of products for whose level operators are compiled."""
@@ -73,9 +77,19 @@ def program_of(
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
-    joined = with_chains(laid, held, configs, threads)
-    apart = reasons_apart(laid, joined, held, configs, threads)
-    return _Builder(joined, placed(joined, parts), apart, target, threads, machine, weights).program(compiling)
+    machine_for = partial(_machine_for, machine)
+    works = [node.work for node in laid.nodes]
+    with compiling_ahead(works, threads, machine_for, target, compiling) as finish:
+        joined = with_chains(laid, held, configs, threads)
+        apart = reasons_apart(laid, joined, held, configs, threads)
+        where = placed(joined, parts)
+        finish(node.work for node in where.nodes)
+    return _Builder(joined, where, apart, target, threads, machine, weights).program()
+
+
+def _machine_for(machine: Machine | None, problem: Problem) -> Machine:
+    """Return the machine for a problem: between two calls of a kernel, others load weights of their own."""
+    return (machine or machine_of(problem)).with_cold_weights
 
 
 class _Builder:
@@ -95,16 +109,22 @@ class _Builder:
         outside = [*(x.name for x in graph.inputs), *graph.outputs]
         self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
 
-    def program(self, compiling: Compiling) -> NetworkProgram:
+    def program(self) -> NetworkProgram:
         """Return the program."""
-        works = [node.work for node in self._where.nodes]
-        compile_works(works, self._threads, self._machine_for, self._target, compiling)
         calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
-        for node in self._where.nodes:
-            try:
-                number, constants = self._kernel(node)
-            except ConvsmithError as error:
-                raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
+        nodes = [*self._where.nodes]
+        found = [self._tried(node, partial(self._kernel, node)) for node in nodes]
+        packed: list[Mapping[str, Array]] = [{} for _ in nodes]
+
+        def pack(n: int) -> None:
+            packed[n] = self._tried(nodes[n], partial(self._contents, *found[n]))
+
+        if self._machine is None:
+            on_all_cpus(pack, range(len(nodes)))
+        else:  # an emulator may run the functions that pack
+            for n in range(len(nodes)):
+                pack(n)
+        for node, (number, _), constants in zip(nodes, found, packed):
             interface = self._made[number].interface
             own = {name: MemoryPlace(WEIGHTS, self._weights.stored(content)) for name, content in constants.items()}
             for packing in interface.packings:
@@ -113,21 +133,28 @@ class _Builder:
             calls.append((node, number, own, ""))
         return self._placed(calls, self._where.lives)
 
-    # -- kernels
-    def _machine_for(self, problem: Problem) -> Machine:
-        """Return the machine for a problem: between two calls of a kernel, others load weights of their own."""
-        return (self._machine or machine_of(problem)).with_cold_weights
+    def _tried(self, node: NetworkNode, function: Callable[[], T]) -> T:
+        """Return the result of a function about a node, which its errors name."""
+        try:
+            return function()
+        except ConvsmithError as error:
+            raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
 
+    # -- kernels
     def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, Array]]:
-        """Return the number of the kernel of a node, and the memory of its constants by parameter."""
+        """Return the number of the kernel of a node, and the node's constants."""
         arrays = self._constants(node)
         if isinstance(node.work, Operator):
             number = self._numbered(node.work, None)
         else:
             if node.work not in self._known:
-                machine = self._machine_for(node.work)
+                machine = _machine_for(self._machine, node.work)
                 self._known[node.work] = CompiledKernel(node.work, machine, threads=self._threads)
             number = self._numbered(node.work, for_any_operands(self._known[node.work], arrays))
+        return number, arrays
+
+    def _contents(self, number: int, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the memory of constants of a kernel by its parameters."""
         own, made = self._compiled[number], self._made[number]
         plain = {p.name: p for p in made.interface.parameters}
         contents: dict[str, Array] = {}
@@ -146,7 +173,7 @@ class _Builder:
             tensor = plain[name].tensor
             assert tensor is not None
             contents[name] = np.frombuffer(stored_bytes(ArraySpec(tensor), x), np.uint8)
-        return number, contents
+        return contents
 
     def _numbered(self, work: Work, kernel: CompiledKernel | None) -> int:
         """Return the number of a kernel, which is added if it is new."""

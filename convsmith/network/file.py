@@ -13,10 +13,8 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from itertools import pairwise
-from threading import Thread
 
 import numpy as np
 
@@ -36,9 +34,9 @@ from convsmith.network.image import (
     NetworkValue,
     tensor_arguments,
 )
+from convsmith.runtime.all_cpus import on_other_cpus
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
-from convsmith.runtime.threads import available_cpus
 
 __all__ = ["load_image", "load_images", "save_image", "save_images"]
 
@@ -98,9 +96,8 @@ def save_images(images: Sequence[NetworkImage], form: NetworkForm, path: str | o
         )
         for image, own in zip(images, artifacts)
     )  # fmt: skip
-    with _checksums(largest) as checksums:
-        pass
-    head = _Head(heads, form, largest.size, tuple(checksums))
+    checksums = tuple(_checksum(largest[n : n + _CHUNK]) for n in range(0, largest.size, _CHUNK))
+    head = _Head(heads, form, largest.size, checksums)
     text = json.dumps(encoded(head), separators=(",", ":")).encode()
     start = b"".join((_MAGIC, len(text).to_bytes(8, "little"), text))
     whole = b"".join((start, _crc(start, *code), *code))
@@ -165,11 +162,13 @@ def _decoded(memory: mmap.mmap) -> tuple[tuple[NetworkImage, ...], NetworkForm]:
     if _crc(memory[:end], memory[end + _CRC : starts[-1]]) != memory[end : end + _CRC]:
         raise ValueError("the checksum of its code differs")
     held = np.frombuffer(memory, np.uint8, head.weights, weights) if head.weights else np.zeros(0, np.uint8)
-    with _checksums(held) as checksums:
+    checksums: dict[int, int] = {}
+    firsts = range(0, held.size, _CHUNK)
+    with on_other_cpus(lambda n: checksums.update({n: _checksum(held[n : n + _CHUNK])}), firsts):
         _check_form(head)
         places = iter(pairwise(starts))
         images = tuple(_image(plan, memory, [next(places) for _ in plan.code], held) for plan in head.plans)
-    if tuple(checksums) != head.checksums:
+    if tuple(checksums[n] for n in firsts) != head.checksums:
         raise ValueError("the checksum of its weights differs")
     return images, head.form
 
@@ -232,35 +231,6 @@ def _crc(*parts: bytes) -> bytes:
     for part in parts:
         found = zlib.crc32(part, found)
     return found.to_bytes(_CRC, "little")
-
-
-@contextmanager
-def _checksums(weights: Array) -> Iterator[list[int]]:
-    """Give the block a list that holds a checksum of each chunk when the block has ended; other CPUs work meanwhile.
-
-    No thread reads the weights then, even after an error: their file may be written.
-    """
-    starts = range(0, weights.size, _CHUNK)
-    found, left = [0] * len(starts), iter(enumerate(starts))
-
-    def work() -> None:
-        for number, n in left:
-            found[number] = _checksum(weights[n : n + _CHUNK])
-
-    helpers = [Thread(target=work) for _ in range(min(available_cpus() - 1, len(starts)))]
-    started = []
-    try:
-        with suppress(RuntimeError):  # the system has no more threads
-            for helper in helpers:
-                helper.start()
-                started.append(helper)
-        yield found
-        work()
-    finally:
-        for _ in left:
-            pass
-        for helper in started:
-            helper.join()
 
 
 def _checksum(chunk: Array) -> int:

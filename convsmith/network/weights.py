@@ -8,12 +8,16 @@ import zlib
 import numpy as np
 
 from convsmith.network.memory import aligned
+from convsmith.runtime.all_cpus import on_all_cpus
 from convsmith.runtime.arrays import Array
 
 __all__ = ["PackedWeights"]
 
 _ROOM = 4
 """Ratio of the bytes of a shared area to those of the first program in it; pages that nothing writes take no memory."""
+
+_LOOKED = 1 << 16
+"""Bytes at the start of contents whose checksums are compared before all bytes are."""
 
 
 class PackedWeights:
@@ -31,7 +35,7 @@ class PackedWeights:
     def stored(self, content: Array) -> int:
         """Return the offset of `content`, contiguous memory that nobody writes, which is added if it is new."""
         memory = content.reshape(-1).view(np.uint8)
-        alike = self._alike.setdefault((memory.size, zlib.adler32(memory.data)), [])
+        alike = self._alike.setdefault((memory.size, zlib.adler32(memory[:_LOOKED].data)), [])
         for n in alike:
             if np.array_equal(self._places[n][0], memory):
                 return self._places[n][1]
@@ -44,13 +48,15 @@ class PackedWeights:
         """Return all contents so far, each at its offset, with zeros between them."""
         if self._size > self._area.size:
             self._area, self._written = self._memory(), 0
-        for content, offset in self._places:
-            if offset >= self._written:
-                end = offset + content.size
-                self._area[offset:end] = content
-                self._area[end : offset + aligned(content.size)] = 0
+        on_all_cpus(self._write, [place for place in self._places if place[1] >= self._written])
         self._written = self._size
         return self._area[: self._size]
+
+    def _write(self, place: tuple[Array, int]) -> None:
+        content, offset = place
+        end = offset + content.size
+        self._area[offset:end] = content
+        self._area[end : offset + aligned(content.size)] = 0
 
     def _memory(self) -> Array:
         """Return a new area, whose pages nothing has written.

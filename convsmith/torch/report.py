@@ -6,12 +6,14 @@ import io
 import shutil
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-
+from convsmith.diag.forking import import_lock
 from convsmith.diag.record import record
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
 
 __all__ = ["FunctionTimes", "LayerRow", "OptimizeReport", "OtherSizes"]
 
@@ -111,6 +113,9 @@ class OptimizeReport:
 
         If the width is small, problems are cut and reasons continue on the next line.
         """
+        with import_lock:
+            from rich.table import Table
+
         titles = {"layers": "right", "problem": "left", "folded": "left", "runs on": "left"}
         rows = [self._cells(row) for row in self.rows]
         widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
@@ -163,6 +168,9 @@ class OptimizeReport:
         yield self.summary()
 
     def __str__(self) -> str:
+        with import_lock:
+            from rich.console import Console
+
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 120
         text = io.StringIO()
         Console(file=text, width=width, highlight=False).print(self)

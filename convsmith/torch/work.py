@@ -8,12 +8,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from rich import progress
-from rich.console import Console
 from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.nn.modules.conv import _ConvNd
 
+from convsmith.diag.forking import import_lock
 from convsmith.torch.native import NetworkOptions, NoFunctionsError, graph_of_networks
 from convsmith.torch.networks import Progress
 from convsmith.torch.report import LayerRow, OptimizeReport
@@ -137,6 +136,10 @@ def _bars(work: Work) -> Iterator[Progress]:
     if not work.bar:
         yield lambda *_: lambda: None
         return
+    with import_lock:
+        from rich import progress
+        from rich.console import Console
+
     text, count = progress.TextColumn, progress.MofNCompleteColumn
     columns = (text("{task.description}"), progress.BarColumn(), count(), text("functions"))
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:

@@ -21,7 +21,7 @@ from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.machine.registry import host_targets  # noqa: E402
-from convsmith.torch import choice, native, optimize, work  # noqa: E402
+from convsmith.torch import choice, native, optimize  # noqa: E402
 
 
 def whole(*shape: int) -> Tensor:
@@ -370,7 +370,7 @@ def test_parts_that_torch_runs_faster_stay_torchs_and_are_measured_once(
 def test_a_bar_on_stderr_counts_the_kernels(
     progress: bool | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(work, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100))
+    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100))
     model = exact(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)))
     with cs.settings.scope(cache=str(tmp_path / "cache")):
         optimize(model, whole(1, 3, 9, 9), threads=1, keep_faster=False, progress=progress)
