@@ -122,6 +122,7 @@ class FunctionEmitter(ValueEmitter):
             if n < joined:
                 continue
             if len(stores := self.joined_from(s.stmts, n)) > 1:
+                self.forget()
                 self.store_joined(stores)
                 joined = n + len(stores)
                 continue

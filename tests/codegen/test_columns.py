@@ -182,6 +182,16 @@ def test_registers_of_bytes_are_stored_together(t: str, count: int, stores: int)
     assert len([x for x in text.splitlines() if x.lstrip().startswith("store")]) == stores
 
 
+def test_sums_with_absent_terms_are_stored_together() -> None:
+    """The stores read the sums of the end of a branch."""
+    level, problem = target("wasm32"), parse_problem(f"{LAYOUT} --dt=s8:s8:s8 g16mb1ic16ih9iw12oc16kh4kw3sh2sw1ph1pw0")
+    skip_without_emulator(level)
+    config = Config.parse(
+        "--target=wasm32 --lane=g --register=oh:1,ow:5,g:8,kh:4,kw:3 --order=mb,oh,ow,g,oc --reduce=ic,kh,kw"
+    )
+    check_emulated(problem, build_artifact(problem, config, level), random_arrays(problem))
+
+
 def test_registers_apart_are_stored_alone() -> None:
     body = "\n".join(f"  dst[{n}]{{4}} = cast(u8, src[{n}]{{4}})" for n in (0, 8))
     text = llvm_text(parse_kernel(f"kernel k(src: s32[12], dst: u8[12])\n{body}\n"), BYTES)
