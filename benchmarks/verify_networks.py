@@ -67,6 +67,16 @@ def _write(report: Report, rows: Sequence[Row]) -> None:
     report.table("Right", ["", *ways], [["networks", *(f"{right[way]} of {run[way]}" for way in ways)]])
     lines = [[row["network"], *(_cell(row.get(way)) for way in ways)] for row in rows]
     report.table("Results", ["network", *ways], lines)
+    memory = [
+        [row["network"], *(f"{n / 2**20:.2f}" for n in sizes), f"{sizes[0] / sizes[1]:.2f}"] for row in rows
+        if len(sizes := [row.get("compile", {}).get(key) for key in ("workspace", "eager_bytes")]) == 2 and all(sizes)
+    ]  # fmt: skip
+    if memory:
+        report.table("Memory beside weights, inputs and outputs", ["network", "MiB", "PyTorch MiB", "ratio"], memory)
+        report.note(
+            "Memory: the workspace of the one native function, with the scratch memory of its kernels, and the largest "
+            "number of bytes that PyTorch's tensors hold at once, without what its operators allocate inside."
+        )
     whys = [[row["network"], way, row[way]["why"]] for row in rows for way in ways if "why" in row.get(way, {})]
     if whys:
         report.table("Why not", ["network", "way", "reason"], whys)
@@ -146,10 +156,15 @@ def _optimized(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -
 
 
 def _as_graph(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
+    from live_bytes import most_live_bytes
+
     import convsmith.torch as ct
 
     net = ct.compile(model, tuple(inputs), threads=1)
-    return arrays_of(net(*map(narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
+    known = (*model.parameters(), *model.buffers(), *inputs)
+    eager = most_live_bytes(lambda: model(*inputs), known)
+    facts = {"steps": len(net.image.steps), "workspace": net.workspace, "eager_bytes": eager}
+    return arrays_of(net(*map(narrowed, inputs))), facts
 
 
 def narrowed(x: Any) -> Any:
