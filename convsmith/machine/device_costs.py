@@ -85,6 +85,8 @@ class DeviceCosts:
     """Maximum fraction of the registers of a lane that sums and factors take."""
     warp_ahead: int = 1
     """Products of a fragment whose factors the driver's compiler loads before it multiplies those of the first one."""
+    warp_beside: int = 28
+    """Registers of a lane that the driver's compiler needs beside the sums and the factors that it loads ahead."""
     warp_step: int = 64
     """Bytes of the terms of a row that a group copies in a step."""
     warp_halo: float = 0.1

@@ -130,7 +130,7 @@ def _has_registers(row: Instruction, counts: Sequence[int], registers: int, cost
     """
     high, wide, *_ = counts
     sums, left, right = registers_of(row, high, wide)
-    if ahead > 1 and sums + ahead * (left + right) + costs.addresses > registers:
+    if ahead > 1 and sums + ahead * (left + right) + costs.warp_beside > registers:
         return False
     return sums <= ceil(registers * costs.warp_sums) and sums + left + right <= registers * costs.warp_held
 

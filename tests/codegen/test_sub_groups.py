@@ -424,7 +424,8 @@ def test_default_configs_compute_fragments(kind: str) -> None:
     assert config.instruction.startswith(f"{mnemonic}_m8n{lanes}") and config.size(config.lane) % lanes == 0
 
 
-LAYERS = ("mb32ic256ih14oc256oh14kh3ph1", "mb32ic64ih56oc256oh56kh1", "mb32ic64ih56oc64oh56kh3ph1")
+LAYERS = ("mb32ic256ih14oc256oh14kh3ph1", "mb32ic64ih56oc256oh56kh1", "mb32ic64ih56oc64oh56kh3ph1",
+          "mb32ic128ih28oc128oh28kh3ph1", "mb32ic512ih7oc512oh7kh3ph1")
 
 
 @pytest.mark.parametrize("line", LAYERS)
@@ -437,7 +438,7 @@ def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> Non
     nest, config = plan.main.nest, plan.main.config
     assert nest.warp is not None and machine.device is not None
     sums, *factors = nest.warp.registers
-    held = sums + min(nest.warp.steps, 2) * sum(factors) + machine.device.costs.addresses
+    held = sums + min(nest.warp.steps, 2) * sum(factors) + machine.device.costs.warp_beside
     assert held <= (config.register_file or machine.registers)
 
 

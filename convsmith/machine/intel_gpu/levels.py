@@ -55,11 +55,12 @@ _XE_MULTIPLY_ADDS = 128
 
 def _xe(
     chip: str, lanes: int, cores: int, shared: int, rate: float, memory_bytes: int, resident: int = 1024,
-    threads: int = 1024, files: tuple[int, ...] = (2 * _XE_REGISTERS,), ahead: int = 2,
+    threads: int = 1024, files: tuple[int, ...] = (2 * _XE_REGISTERS,), ahead: int = 2, beside: int = 28,
 ) -> Device:  # fmt: skip
     """Return the facts of the ``chip``, a GPU of Xe cores, whose sub-groups have ``lanes`` and whose groups have at
     most ``threads``; a core has room for ``resident`` threads. A thread may have one of the ``files`` of registers,
-    which takes the room of others. Its compiler loads the factors of ``ahead`` products before the first one.
+    which takes the room of others. Its compiler loads the factors of ``ahead`` products before the first one, and needs
+    registers ``beside`` them.
 
     ``rate`` is the ratio of dpas or dp4a to f32 multiply-adds, and ``memory_bytes`` the bytes of all cores per cycle;
     both follow from the peak rates of the data sheets. The port of a core to shared memory takes a message in a cycle.
@@ -72,15 +73,16 @@ def _xe(
             memory_bytes,
         ),
         code="spirv",
-        warps=(lanes,), fragment_rate=rate, costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes, warp_ahead=ahead),
+        warps=(lanes,), fragment_rate=rate,
+        costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes, warp_ahead=ahead, warp_beside=beside),
         register_files=files, chip=chip,
     )  # fmt: skip
 
 
 LEVELS = (
     _level("opencl", _PORTABLE),
-    _level("xe_hpc", _xe("pvc", 16, 64, 128 << 10, rate=16, memory_bytes=1024), _XE_REGISTERS, (512 << 10, 204 << 20),
-           (*PRODUCTS[16], *MULTIPLY_ADDS[16]), ROW_MESSAGES),
+    _level("xe_hpc", _xe("pvc", 16, 64, 128 << 10, rate=16, memory_bytes=1024, beside=33), _XE_REGISTERS,
+           (512 << 10, 204 << 20), (*PRODUCTS[16], *MULTIPLY_ADDS[16]), ROW_MESSAGES),
     _level("xe_hpg", _xe("dg2", 8, 32, 64 << 10, rate=8, memory_bytes=267), _XE_REGISTERS, (192 << 10, 16 << 20),
            (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
     _level("xe_lp", _xe("tgllp", 8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512, files=(), ahead=1),
