@@ -39,6 +39,11 @@ from convsmith.schedule.transposed_copies import (
 )
 from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
 
+LONG_RUN = 0.51
+"""Minimum part of a vector that adjacent elements fill for which vectors copy them rather than tiles are transposed."""
+SHORT_RUN = 0.25
+"""Minimum part of a vector that the adjacent terms of a row of a fragment fill, which otherwise are copied singly."""
+
 
 class NearCopy(NamedTuple):
     """An operand that each iteration of ``place`` packs: its ``copy``, and the nest that packs it if that has loops of
@@ -107,7 +112,7 @@ def _ways(
     tiles that an instruction transposes; None for a nest whose loops are those of its reader.
     """
     moved = _moved(k, view, place, together)
-    run = () if moved is None else _run(moved, k.machine)
+    run = () if moved is None else _run(moved, k.machine, SHORT_RUN if k.nest.rows else LONG_RUN)
     tiles = None if moved is None or run else transposition(moved, k.machine)
     is_own = tiles is not None or (run and k.nest.rows)  # vectors along lanes copy adjacent elements as they are read
     return (moved if is_own else None), run if is_own else (), tiles
@@ -180,8 +185,10 @@ def _rows(steps: Mapping[Index, int], merged: tuple[Loop, ...]) -> int:
     return 1 + sum((x.extent - 1) * move // min(moves) for x, move in zip(merged, moves))
 
 
-def _run(moved: CopyNest, target: Machine) -> tuple[str, ...]:
-    """Return the innermost loops that copy adjacent elements, enough for half of a vector; empty if there are none."""
+def _run(moved: CopyNest, target: Machine, least: float) -> tuple[str, ...]:
+    """Return the innermost loops that copy adjacent elements, enough to fill ``least`` of a vector; empty if there are
+    none.
+    """
     run: list[str] = []
     count = 1
     for name in reversed(moved.extents):
@@ -189,7 +196,7 @@ def _run(moved: CopyNest, target: Machine) -> tuple[str, ...]:
             break
         run.insert(0, name)
         count *= moved.extents[name]
-    return tuple(run) if 2 * count > target.lanes(moved.bits) else ()
+    return tuple(run) if count >= least * target.lanes(moved.bits) else ()
 
 
 def _short(k: KernelPlan, inner: list[Loop]) -> Iterator[list[Loop]]:

@@ -69,7 +69,7 @@ class ProductShape:
         """
         fragments = [row for row in fragment_rows(st, target) if not _unfit_fragments(st, row)]
         terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
-        fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
+        fragments.sort(key=lambda row: (-(-terms // row.terms), row.terms))  # a product takes as long with fewer terms
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
         vectors = [*map(ProductShape.of_row, dots[:1]), *([ProductShape.plain(st, target)] if slow or not dots else [])]

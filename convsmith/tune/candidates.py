@@ -254,6 +254,8 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
     instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
     for lane, fuse, joined in nests.lane_choices():
+        if threads > 1 and fuse and fuse == nests.joined_rows():
+            continue  # threads copy rows of their own
         loops = loops_after_fusing(model.st, Config(target.name, lane, fuse=fuse))
         order, pack, filled = nests.order(loops, lane, threads), nests.packed(lane), model.filled(lane)
         join = fused_chain(joined)[0] if joined else ""

@@ -50,7 +50,8 @@ def split_copies_by_thread(problem: Problem, config: Config, machine: Machine, c
     loops = loops_after_fusing(st, config)
     rows = next((n for n in config.order if loops.axes.get(n)), "")
     is_plain = st.constant and not (config.staged_at("pack_at") or config.phases or st.sizes or st.residues)
-    if not rows or loops.kinds[rows] != "m" or not is_plain or _has_groups(loops, config, rows):
+    is_plain = is_plain and loops.dims.get(rows) == (rows,)
+    if not is_plain or loops.kinds[rows] != "m" or _has_groups(loops, config, rows):
         return config
     turned = loops.kinds[config.lane] == "n" and view_steps(st.a).get(Var(st.reduce[-1])) != 1
     elements = prod(st.a.layout.shape)

@@ -114,7 +114,7 @@ def window_rows(facts: SharedFacts, rows: str) -> tuple[int, int]:
     """Return the distance in source rows between two iterations of ``rows``, and the further rows of a window."""
     axis = next(d.axis for d in facts.st.dims if d.name == rows)
     taps = [d for d in facts.st.of("k") if d.axis == axis]
-    nearest = min((facts.src.get(Var(d.name), 0) for d in taps), default=0)
+    nearest = min((abs(facts.src.get(Var(d.name), 0)) for d in taps), default=0)  # taps of a gradient move backwards
     step = facts.src.get(Var(rows), 0) // nearest if nearest else 1
     return step, max(0, prod(d.size for d in taps) - step)
 

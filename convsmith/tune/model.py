@@ -253,8 +253,9 @@ class Model(SharedFacts):
         stays = stays and columns * self.lanes > config.size(config.lane)
         copied = config.realise == "window_copy"
         return Panels(
-            terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied
-        )
+            terms / again, column, pixels * terms / again, columns * column, stays,
+            shared=again > 1 or (not copied and self.shares_rows(loops)), copied=copied,
+        )  # fmt: skip
 
     @staticmethod
     def sums_kept(loops: Loops, config: Config) -> int:

@@ -8,6 +8,7 @@ question for the model (`tune/model.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace as with_fields
 from itertools import product
 from math import prod
 
@@ -72,19 +73,38 @@ class Nests:
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of pixel loops that are contiguous in source and destination, innermost first."""
-        sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
         if self.model.is_copied and not self.packs_source:
             return ()
         out: list[tuple[str, str]] = []
         inner = names[-1]
         for a, b in zip(reversed(names[:-1]), reversed(names[1:])):
-            even = all(s.get(Var(a), 0) == sizes[b] * s.get(Var(b), 0) for s in (self.src, self.model.dst))
-            if not even or not is_true(self.st.a.mask):
+            if not self.is_even(a, b) or not is_true(self.st.a.mask):
                 break
             out.append((a, inner))
             inner = self.model.fuse(a, inner)
         return tuple(out)
+
+    def is_even(self, outer: str, inner: str) -> bool:
+        """Return whether a step of a pixel loop is one past the end of the next one, in source and destination."""
+        return all(s.get(Var(outer), 0) == self.sizes[inner] * s.get(Var(inner), 0) for s in (self.src, self.model.dst))
+
+    def joined_rows(self) -> tuple[tuple[str, str], ...]:
+        """Return the fusion of the rows of a copy for fragments, so that register tiles have pixels of several rows and
+        fewer columns: of rows without borders, which follow each other in the copy, or of rows each of which fills most
+        of a fragment. Empty if there is none.
+        """
+        if not self.model.is_copied or self.unit.rows == 1 or self.packs_source or self.classes:
+            return ()
+        *outer, row = [d.name for d in self.st.of("m")]
+        if self.images in outer[-1:] or self.sizes[outer[-1]] == 1:
+            return ()
+        fills = self.unit.rows // 2 < self.sizes[row] <= self.unit.rows
+        return self.chain((outer[-1], row)) if fills or self.runs_on(outer[-1], row) else ()
+
+    def runs_on(self, outer: str, row: str) -> bool:
+        """Return whether the rows of a copy follow each other without borders."""
+        return self.is_even(outer, row) and Var(row) not in variables_of(self.st.a.mask)
 
     def pixels(self) -> list[str]:
         """Return the pixel loops after fusing, outermost first."""
@@ -101,6 +121,8 @@ class Nests:
         """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that are fused."""
         pixels = self.fusions()
         yield from ((lane, (*needed, *pixels), ()) for lane, needed in self.lane_loops())
+        if rows := self.joined_rows():
+            yield self.n, rows, ()
         if self.model.copies_converted and pixels:
             yield self.n, tuple(pair for pair in pixels if self.images not in pair), ()
             yield self.n, (), ()
@@ -367,7 +389,13 @@ class Nests:
         if self.unit.rows > 1:
             rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
             count = register_file(self.target, self.unit).count
-            return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
+            unit, row = self.unit, 1
+            pair = next(iter(self.joined_rows()), None)
+            if pair and self.model.fuse(*pair) == rows and not self.runs_on(*pair):  # a row for each fragment
+                row = self.sizes[pair[1]]
+                unit = with_fields(unit, rows=row)
+            found = fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], unit, count)
+            return (tile for tile in found if not tile[rows] % row)
         filled = self.model.filled(lane)
         found = fitting(self._families(loops, lane), loops, lane, filled, self._registers(loops, lane))
         if not self.target.vectors.scalable:

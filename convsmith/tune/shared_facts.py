@@ -239,7 +239,7 @@ class SharedFacts:
         pixels = self.st.constant and along and self.stride_of(lane) == 1
         size = dtype(self.st.c.dtype).bytes
         far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
-        return far and self.target.costs.page_turn > 0 and self.stride_of(self.n) * size >= self.target.costs.page
+        return far and self.target.costs.page_turn > 0 and 2 * self.stride_of(self.n) * size > self.target.costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
         """Return the number of contiguous elements of the result that are written as a vector if tiles are transposed;
@@ -260,6 +260,11 @@ class SharedFacts:
         """Return the taps along a row, which read the same pixels unless the windows of pixels are copied."""
         along = {d.axis for d in self.st.of("m")[-1:]} - {""}
         return 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
+
+    def shares_rows(self, loops: Loops) -> bool:
+        """Return whether taps read the same pixels of several rows, which one loop runs through."""
+        along = {d.axis for d in self.st.of("m") if d.name in loops.dims[loops.of("m")[-1]]} - {""}
+        return any(d.sort == "taps" and d.size > 1 and d.axis in along for d in self.st.of("k"))
 
     def footprint(self) -> int:
         """Return the bytes of all images and their results, or of the gradients of both."""
