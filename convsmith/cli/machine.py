@@ -20,6 +20,7 @@ from convsmith.measure.ceilings import Ceiling, Figure, known_ceilings
 from convsmith.measure.description import describe
 from convsmith.measure.timing import ROUNDS
 from convsmith.runtime.threads import available_cpus, default_threads
+from convsmith.runtime.threads import describe as describe_runtime
 
 __all__ = ["machine"]
 
@@ -46,7 +47,7 @@ def machine(threads: str | None, target: str | None, measure: str | None, as_jso
     The ceilings are stored figures with their dates. --measure measures them and stores the new figures, except those
     marked busy: other processes took the CPU meanwhile.
     """
-    facts: dict[str, Any] = describe()
+    facts: dict[str, Any] = {**describe(), "openmp": describe_runtime()}
     counts = _counts(threads)
     chosen = _chosen(target, measure)
     if not as_json:

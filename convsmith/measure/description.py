@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +20,7 @@ __all__ = ["describe"]
 
 
 def describe() -> dict[str, object]:
-    """Return the machine as values that JSON can hold."""
+    """Return the machine as values that JSON can hold, without the folders of its user."""
     with import_lock:
         from llvmlite import binding as llvm
 
@@ -38,5 +39,5 @@ def describe() -> dict[str, object]:
         "numpy": np.__version__,
         "llvmlite": metadata.version("llvmlite"),
         "llvm": ".".join(map(str, llvm.llvm_version_info)),
-        "openmp": threads.describe(),
+        "openmp": Path(threads.describe()).name,
     }

@@ -17,6 +17,7 @@ from llvm_kernels import channels_last, depthwise, expected, weights
 
 from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
 from convsmith.diag.settings import settings
+from convsmith.measure.description import describe
 from convsmith.runtime import threads
 from convsmith.runtime.host_kernel import HostKernel
 
@@ -105,6 +106,7 @@ def test_openmp_runtime_of_this_machine() -> None:
         assert "Python threads" in threads.describe()
         return
     assert threads.describe() == found.path and Path(found.path).exists()
+    assert describe()["openmp"] == Path(found.path).name  # rows that are shared name no folder of a user
     assert set(found.addresses) == set(RUNTIME_SYMBOLS[GOMP])
     number = ctypes.CFUNCTYPE(ctypes.c_int)(found.addresses["omp_get_thread_num"])
     assert number() == 0
