@@ -92,9 +92,9 @@ class Nests:
     def joined_rows(self) -> tuple[tuple[str, str], ...]:
         """Return the fusion of the rows of a copy for fragments, so that register tiles have pixels of several rows and
         fewer columns: of rows without borders, which follow each other in the copy, or of rows each of which fills most
-        of a fragment. Empty if there is none.
+        of a fragment. Empty if there is none, and where the factors are vectors.
         """
-        if not self.model.is_copied or self.unit.rows == 1 or self.packs_source or self.classes:
+        if not self.model.is_copied or self.unit.factor_file != self.unit.file or self.packs_source or self.classes:
             return ()
         *outer, row = [d.name for d in self.st.of("m")]
         if self.images in outer[-1:] or self.sizes[outer[-1]] == 1:
@@ -389,13 +389,14 @@ class Nests:
         if self.unit.rows > 1:
             rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
             count = register_file(self.target, self.unit).count
-            unit, row = self.unit, 1
             pair = next(iter(self.joined_rows()), None)
-            if pair and self.model.fuse(*pair) == rows and not self.runs_on(*pair):  # a row for each fragment
-                row = self.sizes[pair[1]]
-                unit = with_fields(unit, rows=row)
-            found = fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], unit, count)
-            return (tile for tile in found if not tile[rows] % row)
+            if pair is None or self.model.fuse(*pair) != rows or self.runs_on(*pair):
+                return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
+            row = self.sizes[pair[1]]  # each fragment is one row: as many as the tile's pixels need
+            found = fragment_tiles(
+                rows, loops.extents[rows], lane, loops.extents[lane], with_fields(self.unit, rows=row), count
+            )
+            return (x for x in found if x[rows] == row * -(-x[rows] // self.unit.rows))
         filled = self.model.filled(lane)
         found = fitting(self._families(loops, lane), loops, lane, filled, self._registers(loops, lane))
         if not self.target.vectors.scalable:

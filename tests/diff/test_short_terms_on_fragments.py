@@ -92,8 +92,13 @@ def test_few_channels_leave_most_terms_empty() -> None:
         plan(parse_problem(f"--dt=bf16 {LAST} mb1ic23ih13oc40oh13kh3ph1"), Config.parse(BF16), AMX)
 
 
-@pytest.mark.parametrize(("channels", "instruction"), [(48, "tdpbf16ps_12"), (64, "tdpbf16ps_16"), (80, "tdpbf16ps_8")])
-def test_an_instruction_that_divides_the_channels_is_preferred(channels: int, instruction: str) -> None:
+@pytest.mark.parametrize(
+    ("channels", "instruction"), [(48, "tdpbf16ps_12"), (64, "tdpbf16ps_16"), (80, "tdpbf16ps_16")]
+)
+def test_the_instruction_with_the_fewest_products_is_preferred(channels: int, instruction: str) -> None:
+    """A product takes as long with fewer terms: 80 channels as 3 of 32, some of them zeros, take 0.70 of the time of 5
+    of 16 on an Emerald Rapids. Of equal numbers, the instruction with fewer terms copies fewer zeros.
+    """
     with interning():
         config = default_config(parse_problem(f"--dt=bf16 {LAST} mb1ic{channels}ih28oc64oh28kh3ph1"), AMX)
     assert config.instruction == instruction
