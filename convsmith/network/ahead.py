@@ -37,15 +37,17 @@ def compile_works(
     """Compile the kernels of `works` that the cache on disk lacks: problems for the machines that `machine_for`
     returns, operators for `target`. A kernel that cannot be compiled is left to the caller, who reports the reason.
     """
-    missing = _missing(works, threads, machine_for, target)
-    processes = min(available_cpus(), len(missing))
-    if not missing:
-        return
-    with compiling(len(missing)) as advance:
-        if processes > 1:
-            one = _compiler_of(missing, threads, machine_for, target)
-            for _ in in_children(one, len(missing), processes):
-                advance()
+    if missing := _missing(works, threads, machine_for, target):
+        with compiling(len(missing)) as advance:
+            _compile(missing, _compiler_of(missing, threads, machine_for, target), advance)
+
+
+def _compile(works: Sequence[Work], one: Callable[[int], None], advance: Callable[[], None]) -> None:
+    """Compile `works` side by side by `one`, which gets the number of a work; one CPU leaves them to the caller."""
+    processes = min(available_cpus(), len(works))
+    if processes > 1:
+        for _ in in_children(one, len(works), processes):
+            advance()
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def compiling_ahead(
     works: Iterable[Work], threads: int, machine_for: MachineFor, target: Machine, compiling: Compiling
 ) -> Iterator[Callable[[Iterable[Work]], None]]:  # fmt: skip
     """Compile `works` as `compile_works` does, on all CPUs but one while the block runs. The block gets a function
-    that compiles the works of which it is known that they are needed; other works are then given up.
+    that compiles the works of which it is known that they are needed, and reports them; other works are then given up.
 
     The last works are compiled first: the block chooses configs from the first work on, and finds those of the others
     in the cache.
@@ -63,20 +65,23 @@ def compiling_ahead(
     helpers = min(available_cpus(), len(missing)) - 1
     with ExitStack() as stack:
         if helpers > 0:
-            advance = stack.enter_context(compiling(len(missing)))
             children = Children(_compiler_of(missing, threads, machine_for, target), len(missing))
             stack.callback(children.close)
             children.start(helpers)
 
         def finish(needed: Iterable[Work]) -> None:
             left = [*needed]
-            if helpers > 0 and every <= {*left}:
+            if helpers < 1 or not every <= {*left}:
+                stack.close()
+                compile_works(left, threads, machine_for, target, compiling)
+                return
+            rest = _missing([x for x in left if x not in every], threads, machine_for, target)
+            with compiling(len(missing) + len(rest)) as advance:
                 children.start(1)
                 for _ in children.done():
                     advance()
-                left = [x for x in left if x not in every]
-            stack.close()
-            compile_works(left, threads, machine_for, target, compiling)
+                stack.close()
+                _compile(rest, _compiler_of(rest, threads, machine_for, target), advance)
 
         yield finish
 
