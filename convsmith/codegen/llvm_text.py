@@ -121,7 +121,7 @@ class FunctionEmitter(ValueEmitter):
                 ahead = n + len(stores)
             if n < joined:
                 continue
-            if len(stores := self.joined_from(s.stmts, n)) > 1:
+            if self.narrowing is not None and len(stores := self.joined_from(s.stmts, n)) > 1:
                 self.forget()
                 self.store_joined(stores)
                 joined = n + len(stores)

@@ -19,9 +19,12 @@ from convsmith.passes.scope import perfect_nest, require_loops, wrap
 class _Shared(Rewriter):
     """Reads the elements of the first of ``count`` pixels, and the copy of the packed operand for each pixel."""
 
-    def __init__(self, packed: Buffer, pixel: Var, term: Var, count: int, at: int, step: int) -> None:
+    def __init__(
+        self, packed: Buffer, pixel: Var, term: Var, count: int, at: int, step: int, written: frozenset[str]
+    ) -> None:
         super().__init__()
         self.packed, self.pixel, self.term, self.count, self.at, self.step = packed, pixel, term, count, at, step
+        self.written = written
 
     def visit_Load(self, v: Load) -> Value:
         first = self.pixel // self.count * self.count
@@ -29,6 +32,11 @@ class _Shared(Rewriter):
             return Load(self.packed, (*v.index[: self.at], self.pixel - first, *v.index[self.at :]), v.lanes)
         if not any(self.term in variables_of(i) for i in v.index):
             return self._Load(v)
+        if v.buffer.name in self.written:
+            raise ConfigError(
+                "share_terms", f"share_terms: the kernel writes {v.buffer.name}, of which a pixel would read more than "
+                "its own elements; legal are sources",
+            )  # fmt: skip
         for i in v.index:
             steps = dict(i.terms)
             if steps.get(self.pixel, 0) != self.step * steps.get(self.term, 0):
@@ -80,7 +88,8 @@ def share_terms(
         raise ConfigError("share_terms", f"share_terms: no kernel packs {packed}; legal are packed operands")
     made, at = _shifted(pack, Var(pixel), Var(term), count, step, before or term)
     new = made.params[-1]
-    body = _Shared(new, Var(pixel), Var(term), count, at, step).stmt(kernel.body)
+    written = frozenset(b.name for b in kernel.written)
+    body = _Shared(new, Var(pixel), Var(term), count, at, step, written).stmt(kernel.body)
     params = tuple(new if b is pack.params[-1] else b for b in kernel.params)
     return replace(kernel, params=params, body=body, packs=tuple(made if p is pack else p for p in kernel.packs))
 

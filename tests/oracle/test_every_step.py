@@ -171,7 +171,8 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used -= PASSES_OF_DEVICES  # tests/schedule/test_device_plans.py
     used -= {"pieces", "clip", "inline_indices", "gather_guards"}  # of loops whose bounds are given at the call
     used -= {"interleave"}  # on machines whose fragments have a unit of their own (tests/passes/test_interleave.py)
-    used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
+    used -= {"scale", "near_pointers"}  # on machines whose vectors are scalable (test_scalable_steps.py)
+    used -= {"share_terms"}  # on machines that interleave pixels (tests/passes/test_share_terms.py)
     used -= {"split_fma"}  # on machines without multiply-adds (tests/passes/test_split_fma.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)
     changed: set[str] = set()

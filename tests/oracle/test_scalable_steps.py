@@ -17,6 +17,7 @@ CASES = {
     "f32": "--attr-post-ops=relu mb1ic2iw3oc14ow3kw3pw1",
     "bytes": "--dt=u8:s8:u8 --attr-scales=wei:per_oc mb1ic4iw3oc14ow3kw3pw1",
     "depthwise": "g14mb1ic14iw3oc14ow3kw3pw1",
+    "pointers": "mb1ic16iw12oc14ow12kw1",
     "gradient": "--dir=BWD_D mb1ic14iw3oc2ow3kw3pw1",
 }
 
@@ -32,3 +33,12 @@ def test_every_step_keeps_the_result(name: str, scale: int) -> None:
         oracle.skip = lambda number: number < first
         kernel = run_steps(made.naive(), made.pipeline, [oracle])
         assert any(x.kind == "scalable" for x in loops_of(kernel.body))
+
+
+def test_pointers_near_repeated_elements_are_such_a_step() -> None:
+    problem, level = parse_problem(f"--stag=axb --dtag=axb {CASES['pointers']}").canonical(), target("aarch64+sve")
+    with interning():
+        made = plan(problem, default_config(problem, level), level)
+        at = [step.name for step in made.pipeline].index("near_pointers")
+        before = run_steps(made.naive(), made.pipeline[:at], [])
+        assert str(run_steps(before, made.pipeline[at : at + 1], [])) != str(before)

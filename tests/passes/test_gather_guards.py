@@ -27,6 +27,6 @@ def test_statements_that_read_other_registers_stay() -> None:
 
 
 def test_conditions_on_lanes_do_not_count() -> None:
-    one = "if n >= 1 and lane >= 1: x[0] = x[0] + a[0]\nif n >= 2: x[0] = x[0] + a[1]"
-    two = "if n >= 1 and lane >= 2: x[1] = x[1] + a[2]"
+    one = "if n >= 1 and lane_number >= 1: x[0] = x[0] + a[0]\nif n >= 2: x[0] = x[0] + a[1]"
+    two = "if n >= 1 and lane_number >= 2: x[1] = x[1] + a[2]"
     assert _gathered(f"{one}\n{two}") == ["x[0] = x[0] + a[0]", "x[1] = x[1] + a[2]", "x[0] = x[0] + a[1]"]
