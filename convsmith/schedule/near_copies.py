@@ -39,10 +39,10 @@ from convsmith.schedule.transposed_copies import (
 )
 from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
 
-LONG_RUN = 0.51
-"""Minimum part of a vector that adjacent elements fill for which vectors copy them rather than tiles are transposed."""
-SHORT_RUN = 0.25
-"""Minimum part of a vector that the adjacent terms of a row of a fragment fill, which otherwise are copied singly."""
+LONG_RUN = 1 / 2
+"""Part of a vector beyond which vectors copy the adjacent elements that fill it; up to it, tiles are transposed."""
+SHORT_RUN = 1 / 8
+"""Part of a vector beyond which vectors copy the adjacent terms of a row of a fragment; fewer are copied singly."""
 
 
 class NearCopy(NamedTuple):
@@ -186,8 +186,8 @@ def _rows(steps: Mapping[Index, int], merged: tuple[Loop, ...]) -> int:
 
 
 def _run(moved: CopyNest, target: Machine, least: float) -> tuple[str, ...]:
-    """Return the innermost loops that copy adjacent elements, enough to fill ``least`` of a vector; empty if there are
-    none.
+    """Return the innermost loops that copy adjacent elements, which fill more than the part ``least`` of a vector;
+    empty if there are none.
     """
     run: list[str] = []
     count = 1
@@ -196,7 +196,7 @@ def _run(moved: CopyNest, target: Machine, least: float) -> tuple[str, ...]:
             break
         run.insert(0, name)
         count *= moved.extents[name]
-    return tuple(run) if count >= least * target.lanes(moved.bits) else ()
+    return tuple(run) if count > least * target.lanes(moved.bits) else ()
 
 
 def _short(k: KernelPlan, inner: list[Loop]) -> Iterator[list[Loop]]:

@@ -281,7 +281,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             others = (make(model, loops, config) for make in VARIANTS)
             configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
         of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
-        legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and _serves(model, c)]
+        legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines
             legal.sort(key=lambda c: model.cycles_of_windows(loops, c))
         # A lower bound must not be among the close choices, of which delivery decides.
@@ -302,7 +302,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
                 yield _ModelledChoice(Choice(cycles, emitted(model, of[c.fuse], c), c), made_by)
 
 
-def _serves(model: Model, config: Config) -> bool:
+def serves(model: Model, config: Config) -> bool:
     """Return whether ``config`` can use the model's instruction; fragments need lanes along channels, for example."""
     return not config.instruction or not unfit(model.whole, model.target.rows[config.instruction], config)
 

@@ -94,7 +94,8 @@ class Nests:
         fewer columns: of rows without borders, which follow each other in the copy, or of rows each of which fills most
         of a fragment. Empty if there is none, and where the factors are vectors.
         """
-        if not self.model.is_copied or self.unit.factor_file != self.unit.file or self.packs_source or self.classes:
+        is_of_fragments = self.unit.rows > 1 and self.unit.factor_file == self.unit.file
+        if not is_of_fragments or not self.model.is_copied or self.packs_source or self.classes:
             return ()
         *outer, row = [d.name for d in self.st.of("m")]
         if self.images in outer[-1:] or self.sizes[outer[-1]] == 1:

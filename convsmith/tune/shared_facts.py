@@ -232,8 +232,8 @@ class SharedFacts:
         return self._counts[lines]
 
     def turns_pages(self, lane: str) -> bool:
-        """Return whether lanes along pixels write a result that exceeds the caches, each channel of which is on its own
-        pages.
+        """Return whether lanes along pixels write a result that exceeds the caches, and whose channels begin more than
+        half a page apart.
         """
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
         pixels = self.st.constant and along and self.stride_of(lane) == 1

@@ -21,12 +21,12 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.product_shape import ProductShape, unfit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, register_file, registers
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.candidates import candidates
+from convsmith.tune.candidates import candidates, serves
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS, Point, all_tiles
 from convsmith.tune.expected import model_of, with_lanes
@@ -84,9 +84,7 @@ class Space(ConfigSpace):
         if known is None:
             return inf
         model, loops = known
-        if config.instruction and unfit(model.whole, self.target.rows[config.instruction], config):
-            return inf
-        return model.cycles(loops, with_lanes(config, model, loops))
+        return model.cycles(loops, with_lanes(config, model, loops)) if serves(model, config) else inf
 
     def fits(self, config: Config) -> bool:
         """Return whether the register tile of ``config`` fits the registers."""
