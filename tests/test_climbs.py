@@ -25,8 +25,15 @@ CHOICE = ("compiler", "tune")
 """The default config is chosen where the cache has no kernel."""
 MEMORY = ("codegen", "runtime")
 """One binder of arguments serves all memories: of this process, of emulators, of the interpreter."""
-OF_FUNCTIONS = {MEMORY, ("exporter", "network"), ("statement", "network"), ("passes", "machine")}
-"""The driver and the operators of a network are of classes further down, which call their methods."""
+OF_FUNCTIONS = {
+    MEMORY,
+    ("exporter", "network"),
+    ("statement", "network"),
+    ("passes", "machine"),
+    ("runtime", "network"),
+}
+"""The driver and the operators of a network are of classes further down, which call their methods; threads of the
+runtime pack a network's weights."""
 OF_TRAVERSALS = {"ir", "arith", "diag"}
 RANK = {folder: n for n, folder in enumerate(ORDER)}
 
