@@ -19,6 +19,14 @@ from convsmith.schedule.config import Config
 
 DEVICES = ("xe_hpc", "xe_hpg", "xe_lp")
 """Levels whose kernels ocloc compiles."""
+BLOCK_MESSAGES = {
+    "xe_hpc": {"global": (r"load\.ugm\.d32x\d+t\.a64", r"store\.ugm\.d\d+x\d+t\.a64"),
+               "shared": (r"load\.slm\.d32x\d+t", r"load\.slm\.d32x8\.a32")},
+} | {
+    name: {"global": ("oword block read", "oword block write"), "shared": ("oword block read", "untyped surface")}
+    for name in ("xe_hpg", "xe_lp")
+}  # fmt: skip
+"""Block loads and stores of global memory, block loads and loads of vectors of shared memory, as devices call them."""
 
 
 def run_emulated(problem: Problem, machine: Machine, config: Config | None, seed: int = 0) -> Config:

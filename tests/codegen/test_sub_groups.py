@@ -1,4 +1,4 @@
-"""Kernels of Xe GPUs: products of fragments of sub-groups, exact as IR and through OpenCL, and as ocloc makes them."""
+"""Kernels of Xe GPUs: products of fragments of sub-groups, exact as IR and through OpenCL, and their registers."""
 
 from __future__ import annotations
 
@@ -6,56 +6,25 @@ import re
 from math import prod
 from pathlib import Path
 
-import numpy as np
 import pytest
 from devices import check_fragments
 from opencl_driver import require_opencl
-from sub_groups import DEVICES, assembly, run_emulated
+from sub_groups import BLOCK_MESSAGES, DEVICES, assembly, run_emulated
 
 import convsmith as cs
-from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact, Entry, Launch, build_options
-from convsmith.codegen.device_module import device_text
-from convsmith.compiler.arguments import buffer_argument
-from convsmith.compiler.facts import facts
-from convsmith.compiler.launch import launch_of
+from convsmith.codegen.artifact import Launch, build_options
 from convsmith.compiler.ocloc import uses_on_chip
 from convsmith.diag.errors import ConfigError
-from convsmith.emulate.opencl import OPENCL
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.interp import run
-from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.intern import interning
-from convsmith.ir.parse import parse_kernel
-from convsmith.ir.stmt import Invoke, Kernel
-from convsmith.ir.walk import statements_of
-from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.passes.block_messages import block_messages
 from convsmith.passes.manager import run_steps
-from convsmith.passes.simplify import simplify
-from convsmith.passes.spread_lanes import spread_lanes
-from convsmith.passes.unroll import unroll
 from convsmith.problem import parse_problem
-from convsmith.runtime.host_block import HostBlock
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.text import decisions
 from convsmith.tune.device import device_config
 from convsmith.tune.device_features import kernel_features
-
-MESSAGES = {
-    "xe_hpc": {"global": (r"load\.ugm\.d32x\d+t\.a64", r"store\.ugm\.d\d+x\d+t\.a64"),
-               "shared": (r"load\.slm\.d32x\d+t", r"load\.slm\.d32x8\.a32")},
-} | {
-    name: {"global": ("oword block read", "oword block write"), "shared": ("oword block read", "untyped surface")}
-    for name in ("xe_hpg", "xe_lp")
-}  # fmt: skip
-"""Block loads and stores of global memory, block loads and loads of vectors of shared memory, as devices call them."""
-ROWS = [
-    pytest.param(name, row.mnemonic, row, id=f"{name}-{row.name}")
-    for name in DEVICES for row in target(name).instructions if row.result.file == LANES
-]  # fmt: skip
 
 
 def _words(row: str, tiles: str, name: str = "dpas", how: str = "--realise=pad_copy --shared=src,wei") -> str:
@@ -141,178 +110,6 @@ SMALL = {
                     _words("m8n8k32_s8", "--register=oc:8,ow:8 --group=oc:8,ow:8,ic:32")),
 }  # fmt: skip
 """Problems that the interpreter of the IR runs after each pass."""
-
-
-def one_product(row: Instruction, machine: Machine) -> Kernel:
-    """Return the kernel in which a sub-group adds a product of ``row`` to its sums; block messages load and store where
-    elements follow each other.
-    """
-    c, a, b = row.operands
-    (rows, columns), terms = c.shape, a.shape[1]
-    with interning():
-        kernel = parse_kernel(f"""\
-kernel k(a: {a.dtype}[{a.size}], b: {b.dtype}[{b.size}], c: {c.dtype}[{c.size}])
-  for w in 0 .. 1 #warp:
-    alloc sums: {c.dtype}[{rows}, {columns}] @fragment:
-      alloc a_f: {a.dtype}[{rows}, {terms}] @fragment:
-        alloc b_f: {b.dtype}[{terms}, {columns}] @fragment:
-          for m in 0 .. {rows}:
-            for l in 0 .. {columns}:
-              sums[m, l] = c[l + m * {columns}]
-          for m in 0 .. {rows}:
-            for k in 0 .. {terms}:
-              a_f[m, k] = a[k + m * {terms}]
-          for k in 0 .. {terms}:
-            for l in 0 .. {columns}:
-              b_f[k, l] = b[l + k * {columns}]
-          {row.name}(sums[0, 0]{{{c.size}}}, a_f[0, 0]{{{a.size}}}, b_f[0, 0]{{{b.size}}})
-          for m in 0 .. {rows}:
-            for l in 0 .. {columns}:
-              c[l + m * {columns}] = sums[m, l]
-""")
-        return unroll(simplify(block_messages(spread_lanes(kernel, (row,)), machine.messages)))
-
-
-def llvm(kernel: Kernel, machine: Machine) -> str:
-    with interning():
-        return device_text({kernel.name: kernel}, facts(machine))
-
-
-def spirv(text: str, machine: Machine) -> bytes:
-    return llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
-
-
-@pytest.mark.sampled(3, "name+mnemonic")
-@pytest.mark.parametrize("name, mnemonic, row", ROWS)
-def test_a_layout_of_a_sub_group_has_each_element_once(name: str, mnemonic: str, row: Instruction) -> None:
-    (lanes,) = target(name).device.warps  # type: ignore[union-attr]
-    for x in row.operands:
-        assert x.layout.lanes == lanes and x.layout.count == x.size == len(x.layout.places())
-
-
-@pytest.mark.sampled(3, "name+mnemonic")
-@pytest.mark.parametrize("name, mnemonic, row", ROWS)
-def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str, row: Instruction) -> None:
-    """A driver of OpenCL runs the kernel; functions of broadcasts stand in for dpas."""
-    require_opencl()
-    machine = target(name)
-    kernel = one_product(row, machine)
-    text = llvm(kernel, machine)
-    assert row.mnemonic == mnemonic and row.declare in text
-    arguments = tuple(buffer_argument(b, "inout" if b.name == "c" else "in") for b in kernel.params)
-    with interning():
-        entry = Entry(kernel.name, arguments, launch_of(kernel, 1, machine))
-    made = Artifact(spirv(text, machine), machine.name, {"main": entry}, kernel.name, f"--target={machine.name}",
-                    needs=machine.needs)  # fmt: skip
-    rng = np.random.default_rng(1)
-    arrays = {}
-    for b in kernel.params:
-        low, high = b.dtype.limits if b.dtype.bits == 8 else (-9, 9)
-        arrays[b.name] = rng.integers(low, high, b.size, endpoint=True).astype(b.dtype.numpy)
-    wanted = {x: y.copy() for x, y in arrays.items()}
-    run(row.kernel, wanted)
-    function = OPENCL.load(made)["main"]
-    block = HostBlock(function.entry, {x: y.ctypes.data for x, y in arrays.items()})
-    function(block.address)
-    np.testing.assert_array_equal(arrays["c"], wanted["c"])
-
-
-def test_factors_of_tf32_are_rounded_to_the_nearest() -> None:
-    """One and 1024 of the 4096 parts between two numbers of 11 bits are dropped, 3072 of them and a half count as one;
-    the hardware, which drops what is beyond 11 bits, finds nothing there.
-    """
-    row = target("xe_hpc").rows["dpas_m8n16k8_tf32"]
-    step = float(np.ldexp(1, -10))
-    words = {f"{x}{n}": f"%{x}{n}" for x, count in (("a", 4), ("b", 8), ("c", 8)) for n in range(count)}
-    lines = [line.format(*(f"%{n}" for n in range(200)), **words) for line in row.llvm.splitlines()]
-    rounding = [x for x in lines if x.startswith(("add i32", "and i32"))]
-    assert len(rounding) == 2 * (4 + 8) and rounding[0].endswith(", 4096") and rounding[1].endswith(", -8192")
-    for part, wanted in ((0.25, 1.0), (0.5, 1 + step), (0.75, 1 + step)):
-        bits = np.float32(1 + part * step).view(np.int32)
-        assert ((bits + 4096) & -8192).view(np.float32) == np.float32(wanted)
-
-
-@pytest.mark.sampled(3, "name+mnemonic")
-@pytest.mark.parametrize("name, mnemonic, row", ROWS)
-def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instruction, tmp_path: Path) -> None:
-    machine = target(name)
-    kernel = one_product(row, machine)
-    found = assembly(spirv(llvm(kernel, machine), machine), machine, tmp_path)
-    products = [x for x in found.splitlines() if re.match(rf" *{mnemonic}\S* ", x) and len(x.split()) > 4]
-    if mnemonic == "dpas":
-        assert [x.split()[0] for x in products] == ["dpas.8x8"]
-    else:  # an instruction reads one lane of a register
-        lanes = row.result.layout.lanes
-        given = [x for x in products if re.search(r"r\d+\.\d+<0(;0)?>:", x)]
-        assert len(given) == 8 * lanes
-    a, _, c = kernel.params
-    used = {s.instruction for s in statements_of(kernel.body) if isinstance(s, Invoke)} - {row.name}
-    together = row.operands[1].layout.elements
-    of_left = f"block_read_global_{a.dtype}{f'_{together}' * (together > 1)}_x8"
-    assert used >= {of_left, f"block_read_global_{c.dtype}_x8", f"block_write_global_{c.dtype}"}
-    load, store = MESSAGES[name]["global"]
-    assert len(re.findall(store, found)) == 8 and len(re.findall(load, found)) >= 2
-
-
-def test_a_message_loads_rows_of_a_matrix() -> None:
-    """They are 96 bytes apart, or more, in global memory; other rows take a message each."""
-    with interning():
-        kernel = parse_kernel("""\
-kernel k(a: bf16[4096], b: u8[4096], dst: bf16[512])
-  for w in 0 .. 1 #warp:
-    alloc s: bf16[1024] @shared:
-      alloc x: bf16[7, 16] @fragment:
-        alloc y: u8[2, 32] @fragment:
-          for lane in 0 .. 16 #lane:
-            x[0, lane] = a[lane + w * 16]
-            x[1, lane] = a[lane + w * 16 + 48]
-            x[2, lane] = a[lane]
-            x[3, lane] = a[lane + 40]
-            x[4, lane] = s[lane]
-            x[5, lane] = s[lane + 64]
-            x[6, lane] = a[lane * 2]
-            for lane.2 in 0 .. 2 #unrolled:
-              y[0, lane * 2 + lane.2] = b[lane * 2 + lane.2]
-            for lane.2 in 0 .. 2 #unrolled:
-              y[1, lane * 2 + lane.2] = b[lane * 2 + lane.2 + 128]
-          for lane in 0 .. 16 #lane:
-            dst[lane * 3] = x[0, lane]
-""")
-        made = {name: block_messages(kernel, target(name).messages) for name in ("xe_hpc", "xe_hpg")}
-    found = {name: [s.instruction for s in statements_of(k.body) if isinstance(s, Invoke)] for name, k in made.items()}
-    one, shared = "block_read_global_bf16_x1", ["block_read_shared_bf16_x1"] * 2
-    assert found["xe_hpc"] == ["block_rows_global_bf16_x2", one, one, *shared, "block_rows_global_u8_2_x2"]
-    assert found["xe_hpg"] == [one, one, one, one, *shared, *["block_read_global_u8_2_x1"] * 2]
-
-
-def test_messages_have_aligned_addresses_and_one_branch() -> None:
-    """Lanes that read elsewhere, or that a condition separates, have an address each."""
-    with interning():
-        kernel = parse_kernel("""\
-kernel k(a: f32[128], dst: f32[64])
-  for w in 0 .. 1 #warp:
-    alloc x: f32[5, 16] @fragment:
-      for lane in 0 .. 16 #lane:
-        x[0, lane] = a[lane + w * 16]
-        x[1, lane] = a[lane + 2]
-        x[2, lane] = a[lane * 2]
-        x[3, lane] = a[lane - lane // 8 * 8 + 32]
-        if w - 1 >= 0:
-          x[4, lane] = a[lane + 64]
-      for lane in 0 .. 16 #lane:
-        if lane - 3 >= 0:
-          dst[lane + 16] = x[0, lane]
-        dst[lane + 2] = x[0, lane]
-        if -w >= 0:
-          dst[lane + 32] = x[0, lane] + x[1, lane]
-""")
-        made = block_messages(kernel, target("xe_hpc").messages)
-    found = [str(s) for s in statements_of(made.body) if isinstance(s, Invoke)]
-    assert found == [
-        "block_read_global_f32_x1(x[0, lane], a[lane + w * 16])",
-        "block_read_global_f32_x1(x[4, lane], a[lane + 64])",
-        "block_write_global_f32(dst[lane + 32], x[0, lane] + x[1, lane])",
-    ]
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -497,6 +294,6 @@ def test_products_of_kernels_are_dpas(kind: str, tmp_path: Path) -> None:
     assert kernel.artifact is not None
     found = assembly(kernel.artifact.code, target(name), tmp_path)
     assert f"dpas.8x8 ({16 if name == 'xe_hpc' else 8}|M0)" in found and ":bf" in found
-    assert all(re.search(x, found) for x in MESSAGES[name]["shared"])
-    assert (re.search(MESSAGES[name]["global"][1], found) is None) is (kind == "tails")
+    assert all(re.search(x, found) for x in BLOCK_MESSAGES[name]["shared"])
+    assert (re.search(BLOCK_MESSAGES[name]["global"][1], found) is None) is (kind == "tails")
     assert kind != "tails" or "add3 (" in found  # of the sums in places of pixels
