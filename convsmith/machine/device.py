@@ -67,6 +67,10 @@ class ComputeUnits:
             limits["registers"] = self.registers // (threads * -(-registers // self.register_step) * self.register_step)
         return limits
 
+    def registers_of(self, threads: int) -> int:
+        """Return the maximum number of registers of each of the ``threads`` of a group."""
+        return self.registers // threads // self.register_step * self.register_step
+
     def excess(self, groups: int) -> float:
         """Return the time of ``groups`` relative to the time in which every unit is always busy."""
         return self.turns(groups) * self.count / groups

@@ -146,7 +146,7 @@ def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine
     or the sums and the factors of a step that it holds in fragments, or the threads of a group do not fit the registers
     of a unit.
     """
-    most = config.register_file or machine.registers
+    most, of_group = config.register_file or machine.registers, device.units.registers_of(nest.size)
     if config.register_file and most not in device.register_files:
         legal = ", ".join(map(str, device.register_files)) or "none"
         raise ConfigError(
@@ -157,11 +157,14 @@ def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine
     if nest.warp is not None:
         sums, *held = nest.warp.registers
         factors = sum(held) * (2 if config.load_ahead else 1)
+    has = f"{machine.name} has {most}"
+    if of_group < most and not config.register_file:
+        most, has = of_group, f"{machine.name} has {of_group} for each of {nest.size} threads"
     if sums + factors > most:
         text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")
         raise ConfigError(
-            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {machine.name} has {most}; "
-            "legal are smaller tiles of --register=",
+            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {has}; legal are smaller tiles "
+            "of --register=",
         )  # fmt: skip
     if device.register_files and nest.size * most > device.units.registers:
         raise ConfigError(

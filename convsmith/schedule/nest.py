@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
 from math import prod
+from operator import mul
 
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
@@ -13,6 +15,10 @@ from convsmith.schedule.product_shape import ProductShape
 
 UNROLLED = 512
 """Maximum number of products of a thread in straight-line code."""
+UNROLLED_TERMS = 128
+"""Maximum number of terms of a sum in straight-line code, from which assemblers load factors far ahead: with few sums,
+those of hundreds of terms exceed the registers of a thread.
+"""
 OUTSIDE = ("class", "grid", "cluster", "thread", "cache")
 """Levels of loops around the tile of a group of threads, or of the registers of one thread."""
 
@@ -240,10 +246,13 @@ class Nest:
 
 def _straight(sums: Sequence[Loop], terms: Sequence[Loop]) -> tuple[Loop, ...]:
     """Return the loops over ``sums``, and over the innermost ``terms`` whose products fit into straight-line code."""
-    products, found = prod(x.extent for x in sums), [*sums]
-    for x in reversed(terms):
-        products *= x.extent
-        if products > UNROLLED:
-            break
-        found.append(x)
-    return tuple(found)
+    fitting = straight_terms(prod(x.extent for x in sums), [x.extent for x in reversed(terms)])
+    return (*sums, *(x for x, _ in zip(reversed(terms), range(fitting))))
+
+
+def straight_terms(sums: int, extents: Iterable[int]) -> int:
+    """Return how many of the reduction loops with ``extents``, innermost first, are straight-line code of a thread with
+    some ``sums``.
+    """
+    every = accumulate(extents, mul)
+    return len([*takewhile(lambda terms: terms <= UNROLLED_TERMS and sums * terms <= UNROLLED, every)])

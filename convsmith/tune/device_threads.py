@@ -18,7 +18,7 @@ from convsmith.schedule.copy_layouts import along_lanes, shared_bytes
 from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import UNROLLED
+from convsmith.schedule.nest import straight_terms
 from convsmith.schedule.nest_builders import nest_of
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.schedule import Schedule
@@ -100,8 +100,8 @@ def _tiled_loops(st: Statement) -> _TiledLoops:
 
 
 def _tiles(sizes: Mapping[str, int], tiled: _TiledLoops, device: Device) -> Iterator[_Tiles]:
-    """Yield tiles of a thread and of a group that are not much larger than the loops. Tiles of other numbers than
-    powers of two divide their loops.
+    """Yield tiles of a thread and of a group that are not much larger than the loops, and whose threads have the
+    registers that they are expected to need. Tiles of other numbers than powers of two divide their loops.
     """
     loops = tiled.names
     room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
@@ -118,9 +118,11 @@ def _tiles(sizes: Mapping[str, int], tiled: _TiledLoops, device: Device) -> Iter
     for parts in product(*([p for p in own[n] if suits(n, p)] for n in loops)):
         if prod(parts) > device.costs.sums:
             continue
+        registers = device.costs.registers_of(prod(parts))
         for threads in product(*([t for t in across[n] if suits(n, t * p)] for n, p in zip(loops, parts))):
             count, filled = prod(threads), device.costs.filled
-            if min(filled, whole // prod(parts)) <= count <= device.threads and not count % min(count, filled):
+            fits = count <= device.threads and registers <= device.units.registers_of(count)
+            if fits and min(filled, whole // prod(parts)) <= count and not count % min(count, filled):
                 yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, threads)}
 
 
@@ -172,14 +174,13 @@ class _TileCycles:
 
     def _loaded(self, own: _Tile) -> Loads:
         """Return the loads of a thread for each of its products."""
-        products, straight = prod(dict(own).values()), dict(own)
+        sums, runs = prod(dict(own).values()), dict[str, int]()
         for n in reversed(self.st.reduce):
-            run = self.taps.get(n) or min(self.last.get(n, 1), max(self.terms, STEPS[0] // self.width))
-            if products * run > UNROLLED:
+            runs[n] = self.taps.get(n) or min(self.last.get(n, 1), max(self.terms, STEPS[0] // self.width))
+            if runs[n] < self.st.extents[n]:
                 break
-            products, straight[n] = products * run, run
-            if run < self.st.extents[n]:
-                break
+        fitting = dict([*runs.items()][: straight_terms(sums, runs.values())])
+        products, straight = sums * prod(fitting.values()), {**dict(own), **fitting}
         width = gcd(straight[self.lane], self.width)
         access = self.device.access
         widths = {v.name: width if v.name in self.along else self.terms for v in self.st.factors}

@@ -158,6 +158,17 @@ def test_registers_are_counted(kind: str) -> None:
     assert str(caught.value) == f"{why}; legal are smaller tiles of --register="
 
 
+def test_the_threads_of_a_group_share_the_registers_of_a_unit() -> None:
+    problem = parse_problem("mb1ic16iw1024oc128ow1024kw1")
+    with interning(), pytest.raises(ConfigError) as caught:
+        words = "--target=sm_80 --pack= --lane=ow --realise=mask --register=oc:128 --group=oc:128,ow:1024"
+        plan_for(problem, Config.parse(words), target("sm_80"))
+    assert caught.value.code == "registers" and str(caught.value) == (
+        "needs 128 registers of a lane (128 for sums), sm_80 has 64 for each of 1024 threads; legal are smaller "
+        "tiles of --register="
+    )
+
+
 def random_device_problem(seed: int) -> None:
     """One with a random config, every fourth one with the default config, and every fourth one with barriers that may
     be in two parts.
@@ -216,10 +227,11 @@ def test_copies_hold_no_more_than_a_group_reads() -> None:
     assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
 
 
+@pytest.mark.parametrize("sums", [2, 4])
 @pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (128, ["ic.g"]), (129, ["ic.g", "ic.i"])])
-def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) -> None:
-    """A thread has four sums here, and 512 products at most in a straight line."""
-    words = f"{HEAD} --lane=oc --register=ow:4 --realise=mask --group=oc:32,ow:4,ic:{terms}"
+def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str], sums: int) -> None:
+    """A thread has at most 512 products in a straight line, and 128 terms of each sum."""
+    words = f"{HEAD} --lane=oc --register=ow:{sums} --realise=mask --group=oc:32,ow:4,ic:{terms}"
     with interning():
         problem = parse_problem(f"--stag=axb --dtag=axb mb1ic{2 * terms}iw8oc64ow8kw1")
         plan = plan_for(problem, Config.parse(words), machine())

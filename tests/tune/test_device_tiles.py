@@ -102,3 +102,19 @@ def test_steps_of_a_group_are_whole_instructions() -> None:
         height, width = rows[config.instruction]
         sizes = {tuple(c.group_size(n) for n in (c.fuse[-1][0] + "_" + c.fuse[-1][1], c.lane)) for c in near}
         assert len(sizes) == len(near) > 3 and not any(a % height or b % width for a, b in sizes), sizes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("line", ["mb32ic64ih56oc64oh56kh3ph1", "mb32ic256ih14oc1024oh14kh1"])
+def test_the_threads_of_a_group_have_the_registers_that_they_are_expected_to_need(line: str, level: str) -> None:
+    """Assemblers spill sums where a unit has fewer."""
+    machine = target(level)
+    assert machine.device is not None
+    with interning():
+        st = statement(parse_problem(f"--stag=axb --wtag=axb --dtag=axb {line}"), machine)
+        found = [x.config for x in device_threads.thread_choices(st, machine)]
+    assert found
+    for config in found:
+        sums = prod(n for _, n in config.tiles_at("register"))
+        (threads,) = {prod(config.group_size(d.name) // config.size(d.name) for d in st.dims if d.kind != "k")}
+        assert threads * machine.device.costs.registers_of(sums) <= machine.device.units.registers
