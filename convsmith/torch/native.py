@@ -67,36 +67,26 @@ def graph_of_networks(
         raise NoFunctionsError("it reads no tensor in memory of kernels", code="functions")
     if isinstance(part, fx.GraphModule):
         own, names = _alone(part, inputs), {n.name: str(n.meta.get("layer", n.name)) for n in part.graph.nodes}
-        (output,) = (node for node in part.graph.nodes if node.op == "output")
-        is_single = not isinstance(output.args[0], tuple | list)
-        # A module that the graph calls may return several results, as one value.
-        chosen = _chosen(own, given, options, lambda: is_single and not isinstance(own(*given), tuple))
+        chosen = _chosen(own, given, options)
         return chosen and _calling(own, chosen, given, options, lambda node: _name_in_trace(node, names), inputs)
-    chosen = _chosen(part, given, options, lambda: not isinstance(part(*given), tuple))
+    chosen = _chosen(part, given, options)
     if chosen is None:
         return None
     parameters = chosen.sized.program.parameters
     return _calling(part, chosen, given, options, lambda node: _name_in_module(node, name, parameters), inputs)
 
 
-def _chosen(
-    part: nn.Module, inputs: list[Tensor], options: NetworkOptions, is_single: Callable[[], bool]
-) -> _Chosen | None:  # fmt: skip
+def _chosen(part: nn.Module, inputs: list[Tensor], options: NetworkOptions) -> _Chosen | None:
     """Return the fastest program of a module; None if PyTorch is faster, with the reason in the report.
 
-    The module runs only after its program has been read, which changes no input then. `is_single` tells whether it
-    returns one result.
+    The module runs only after its program has been read, which changes no input then.
     """
     program, found = read_program(part, inputs), list[_Chosen]()
     why = program if isinstance(program, str) else ""
     if isinstance(program, ReadProgram):
-        with torch.no_grad():
-            has_one = is_single()
         has_kept = any(name_of(node) in _KEPT for node in program.nodes)
         for kept in ((), _KEPT)[: 1 + (has_kept and options.keep_faster)]:
-            sized = sized_program(
-                program, options.threads, has_one, kept, options.progress, devices.device_of(inputs[0])
-            )
+            sized = sized_program(program, options.threads, kept, options.progress, devices.device_of(inputs[0]))
             if isinstance(sized, str):
                 why = sized
                 continue

@@ -121,14 +121,12 @@ class SizedProgram:
     """A program for some sizes: its `graph`, in which the functions of its regions are modules of class `NetworkRun`,
     and the functions, `runs`.
 
-    The graph returns a tuple unless its result `is_single`; PyTorch computes the operators whose names are `kept`,
-    and others for the reasons `why`.
+    PyTorch computes the operators whose names are `kept`, and others for the reasons `why`.
     """
 
     program: ReadProgram
     graph: fx.GraphModule
     runs: tuple[NetworkRun | GpuRun, ...]
-    is_single: bool
     kept: tuple[str, ...]
     why: dict[fx.Node, str]
 
@@ -166,14 +164,13 @@ def _quiet() -> Iterator[None]:
 
 
 def sized_program(
-    program: ReadProgram, threads: int, is_single: bool, kept: Sequence[str] = (), progress: Progress = _silent,
+    program: ReadProgram, threads: int, kept: Sequence[str] = (), progress: Progress = _silent,
     device: torch.device = CPU,
 ) -> SizedProgram | str:  # fmt: skip
     """Return a program with functions of its regions, or the reason why it has none.
 
-    Operators whose names are `kept`, and nodes for which `device` has no kernels, stay PyTorch's. The graph returns a
-    tuple unless its result `is_single`. `progress` takes a verb and the number of functions, and returns what is called
-    after each of them.
+    Operators whose names are `kept`, and nodes for which `device` has no kernels, stay PyTorch's. `progress` takes a
+    verb and the number of functions, and returns what is called after each of them.
     """
     without = dict[str, str]()
     while True:
@@ -191,8 +188,7 @@ def sized_program(
             break
     if not runs:
         return next(iter(without.values()), "no part of it is a graph of networks")
-    graph = _graph(program, division, runs, is_single)
-    return SizedProgram(program, graph, tuple(runs.values()), is_single, tuple(kept), division.why)
+    return SizedProgram(program, _graph(program, division, runs), tuple(runs.values()), tuple(kept), division.why)
 
 
 def _runs(
@@ -212,11 +208,9 @@ def _runs(
 
 
 def _graph(
-    program: ReadProgram, division: ProgramDivision, runs: Mapping[int, NetworkRun | GpuRun], is_single: bool
+    program: ReadProgram, division: ProgramDivision, runs: Mapping[int, NetworkRun | GpuRun]
 ) -> fx.GraphModule:
-    """Return a program as a graph that calls the functions of its regions, and PyTorch's operators in between; it
-    returns a tuple unless it has a single result.
-    """
+    """Return a program as a graph that calls the functions of its regions, and PyTorch's operators in between."""
     graph, root, made = fx.Graph(), nn.Module(), dict[fx.Node, fx.Node]()
 
     def value(x: fx.Node) -> fx.Node:
@@ -237,7 +231,7 @@ def _graph(
         for node in division.others.get(number, ()):
             made[node] = graph.node_copy(node, value)
     results = fx.map_arg(program.outputs, value)
-    graph.output(results[0] if is_single else tuple(results))
+    graph.output(results[0] if program.is_single else tuple(results))
     return fx.GraphModule(root, graph, class_name=program.name)
 
 
@@ -256,7 +250,7 @@ class Networks(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self._threads, self._others, self._layers, self._warned = threads, others, layers, False
-        self._is_single, self._kept, self._dtype = sized.is_single, sized.kept, sized.program.dtype
+        self._is_single, self._kept, self._dtype = sized.program.is_single, sized.kept, sized.program.dtype
         self._parts = (part,)  # no module of this one: it may contain the module that calls this one
         self._device = devices.device_of(inputs[0])
         self._index = self._device.index if devices.is_gpu(self._device) else _CPU_INDEX
@@ -338,7 +332,7 @@ class Networks(nn.Module):
             if self._writes() == self._versions:
                 program = read_program(self.part, tensors)
                 sized = program if isinstance(program, str) else sized_program(
-                    program, self._threads, self._is_single, self._kept, device=self._device
+                    program, self._threads, self._kept, device=self._device
                 )  # fmt: skip
                 graph, why = (None, sized) if isinstance(sized, str) else (sized.graph, "")
             shapes = tuple([tuple(shape) for shape, _ in key])

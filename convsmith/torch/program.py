@@ -48,14 +48,15 @@ def graph_of_program(program: ExportedProgram, name: str) -> Graph:
 
 class ReadProgram:
     """A program whose nodes have been read once: `nodes` are its nodes, `tensors` its constants by name, and `refused`
-    the reasons why nodes cannot be part of a graph; `parameters` are the module's names of constants.
+    the reasons why nodes cannot be part of a graph; `parameters` are the module's names of constants. The module
+    returns a tuple unless its result `is_single`.
 
     UnsupportedError for a size that is open.
     """
 
     def __init__(self, statement: ProgramStatement) -> None:
         self.name, self.nodes, self.inputs = statement.name, list(statement.graph.nodes), list(statement.inputs)
-        self.parameters = statement.parameters
+        self.parameters, self.is_single = statement.parameters, statement.is_single
         self.outputs: Any = self.nodes[-1].args[0]
         self._reader = _ProgramReader(self.name, self.nodes)
         for name, x in statement.constants.items():

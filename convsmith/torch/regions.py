@@ -97,9 +97,16 @@ def _obstacle(program: ReadProgram, node: fx.Node, kept: Sequence[str]) -> str:
     if not _has_types(program, node):
         return "it reads or computes whole numbers of 64 bits, or complex numbers"
     constants = (program.tensors[x.name] for x in node.all_input_nodes if x.name in program.tensors)
-    if is_product(node) and not all(bool(x.isfinite().all()) for x in constants):
+    if is_product(node) and not all(map(_is_finite, constants)):
         return "its weights hold infinities or NaN"
     return ""
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Return whether no element of a tensor is infinite or NaN; its extremes tell, which need no other memory."""
+    if x.is_complex() or not x.numel():
+        return bool(x.isfinite().all())
+    return all(bool(extreme.isfinite()) for extreme in x.aminmax())
 
 
 def _stages(program: ReadProgram, theirs: Collection[fx.Node]) -> dict[fx.Node, int]:

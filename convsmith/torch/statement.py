@@ -31,7 +31,8 @@ _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropo
 @record(frozen=True, eq=False)
 class ProgramStatement:
     """The `graph` of a program called `name`: the placeholders of its `inputs`, its `constants` by the names of their
-    nodes, and the names that the module gives them, `parameters`.
+    nodes, and the names that the module gives them, `parameters`. The module returns a tuple unless its result
+    `is_single`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ProgramStatement:
     inputs: tuple[fx.Node, ...]
     constants: Mapping[str, Tensor]
     parameters: Mapping[str, str]
+    is_single: bool
 
 
 class _Running(nn.Module):
@@ -62,11 +64,14 @@ def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> Progra
     or its parameters.
     """
     held = {n: x.detach() for n, x in (*part.named_parameters(), *part.named_buffers())}
-    running = _Running(part)
+    running, is_single = _Running(part), True
 
     def program(*tensors: Tensor) -> Any:
+        nonlocal is_single
         own = dict(zip((f"part.{n}" for n in held), tensors))
-        return torch.func.functional_call(running, own, tensors[len(held) :])
+        result = torch.func.functional_call(running, own, tensors[len(held) :])
+        is_single = not isinstance(result, tuple | list)
+        return result
 
     names = [*((n, n) for n in held), *((f"input_{n}", "an argument") for n in range(len(inputs)))]
     with traceback.preserve_node_meta():
@@ -78,7 +83,7 @@ def statement_of(part: nn.Module, inputs: Sequence[Tensor], name: str) -> Progra
     without_writes(graph)
     _remove_identities(graph)
     graph.eliminate_dead_code()
-    return ProgramStatement(name, graph, own, constants, parameters)
+    return ProgramStatement(name, graph, own, constants, parameters, is_single)
 
 
 def _remove_identities(graph: fx.Graph) -> None:
@@ -108,4 +113,6 @@ def statement_of_export(program: ExportedProgram, name: str) -> ProgramStatement
         else:
             constants[given.arg.name] = inner[str(given.target)].detach()
             parameters[given.arg.name] = str(given.target)
-    return ProgramStatement(name, made.graph, tuple(inputs), constants, parameters)
+    of_result = made.call_spec.out_spec
+    is_single = of_result is None or of_result.type not in (tuple, list)
+    return ProgramStatement(name, made.graph, tuple(inputs), constants, parameters, is_single)

@@ -243,7 +243,7 @@ def test_attention_may_stay_with_pytorch() -> None:
     assert not isinstance(program, str)
     expected = model(x)
     for kept, count in (((), 1), (("scaled_dot_product_attention",), 2)):
-        made = sized_program(program, 1, True, kept)
+        made = sized_program(program, 1, kept)
         assert not isinstance(made, str) and len(made.runs) == count
         torch.testing.assert_close(made.graph(x), expected, rtol=1e-5, atol=1e-5)
 

@@ -69,7 +69,7 @@ def test_programs_that_overwrite_values() -> None:
         model = Overwriting(code).eval()
         program = read_program(model, [x])
         assert not isinstance(program, str) and not any("_." in str(node.target) for node in program.nodes)
-        sized = sized_program(program, 1, True)
+        sized = sized_program(program, 1)
         assert not isinstance(sized, str)
         with torch.no_grad():
             torch.testing.assert_close(sized.graph(x), model(x), rtol=1e-5, atol=1e-5)
