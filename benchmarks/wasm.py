@@ -144,8 +144,8 @@ def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
         f"Batch 1, {given.types}, one thread, one process or page in which all run in turn; results of layers differ "
         "from the right ones by at most 1e-5 of the largest, those of networks from the library's by 1e-4. A ratio is "
         f"a library's time divided by ours (above 1: convsmith is faster), the median of {given.rounds} rounds of 5 ms "
-        "each. onnxruntime-web takes and returns arrays of JavaScript: our time beside it includes copying the source "
-        "into the memory of the module and the result out of it."
+        "each. onnxruntime-web takes arrays of JavaScript and returns new ones: our time beside it includes copying "
+        "the source into the memory of the module, and the result out of it to an array that all calls share."
     ]
     if BYTES in given.models:
         sentences.append(

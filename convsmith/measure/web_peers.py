@@ -33,7 +33,7 @@ JS_TYPES = {
 class WebPeer:
     """A library: its packages, the first of which has its version, and the function that writes its files for a
     problem and returns its part of the plan. UnsupportedError names what the library lacks. A library that ``copies``
-    takes and returns arrays of JavaScript: beside it, our time includes both copies.
+    takes and returns arrays of JavaScript: beside it, our time includes both copies, to arrays that all calls share.
     """
 
     packages: tuple[str, ...]

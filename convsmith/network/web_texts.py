@@ -188,8 +188,11 @@ export declare class Network {{
   input<Name extends keyof InputViews>(name: Name): InputViews[Name];
   /** The elements of an output in the memory of the network, which the next `run` overwrites. */
   output<Name extends keyof Outputs>(name: Name): Outputs[Name];
-  /** Copies the given inputs, runs the network, and returns copies of its outputs by name. */
-  run(arrays?: Inputs): Outputs;
+  /**
+   * Copies the given inputs, runs the network, and returns copies of its outputs by name. An output for which `results`
+   * has an array is copied to that array.
+   */
+  run(arrays?: Inputs, results?: Partial<Outputs>): Outputs;
   /** Ends the other threads, if there are any. It does not run afterwards. */
   close(): void;
 }}

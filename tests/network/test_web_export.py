@@ -123,11 +123,14 @@ def test_views_copies_and_messages(folder: Path) -> None:
     const first = net.run();
     const view = net.output("v14");
     const same = view.every((x, n) => x === first.v14[n]);
-    const second = net.run({ x: new Array(512).fill(0) });
+    const zeros = { x: new Array(512).fill(0) };
+    const second = net.run(zeros);
     console.log(JSON.stringify([
       Object.keys(first), same, view.every((x, n) => x === second.v14[n]),
       first.v14.some((x, n) => x !== second.v14[n]),
       message(() => net.run({ x: [1] })), message(() => net.run({ y: [1] })), own.inputs.x,
+      net.run(zeros, { v14: first.v14 }).v14 === first.v14, first.v14.every((x, n) => x === second.v14[n]),
+      message(() => net.run({}, { v14: [1] })), message(() => net.run({}, { x: zeros.x })),
     ]));
     """
     names, *rest = node(folder, script)
@@ -135,6 +138,8 @@ def test_views_copies_and_messages(folder: Path) -> None:
     assert rest == [
         True, True, True, "x has 1 elements; expected 512, 2 x 4 x 8 x 8", "net has no y; legal are x",
         {"type": "f32", "shape": [2, 4, 8, 8]},
+        True, True, "v14 has 1 elements; expected 256, 2 x 2 x 8 x 8",
+        f"net has no x; legal are {', '.join(names)}",
     ]  # fmt: skip
 
 
