@@ -231,6 +231,10 @@ class Costs:
     """Minimum bytes of a source of which tiles of pixels fetch those of the next tile, and of factors of a gradient of
     which tiles fetch the next block of pixels; 0 if no tile does.
     """
+    fetched_weights: int = 0
+    """Minimum bytes of packed weights of which tiles of pixels fetch the next tile of channels, where caches keep them
+    from one call to the next; 0 if no tile does.
+    """
     prefetched_results: int = 0
     """Minimum bytes of a result from which loads of its vectors, to add to them, prefetch lines; 0 if no load does."""
 

@@ -349,8 +349,8 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
 
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
-    that are read as vectors, if all weights come from main memory, and the pixels of the next tile of a large source,
-    or those of the tile below in images from memory.
+    that are read as vectors, if all weights come from main memory, or if they are large; and the pixels of the next
+    tile of a large source, or those of the tile below in images from memory.
 
     A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
     """
@@ -363,7 +363,7 @@ def fetching(st: Statement, config: Config, target: Machine) -> Config:
     if not is_vectors:
         return config
     pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
-    weights = bool(target.costs.weights_byte) and not config.flip
+    weights = (target.costs.weights_byte or 0 < target.costs.fetched_weights <= st.b.bytes) and not config.flip
     fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
     return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
 

@@ -237,14 +237,18 @@ class _Products:
         return times((*products, *self.around, *waits), MIN_GAIN if self.made.error > 1 else 1.0)
 
     def _waits(self, config: Config) -> Section:
-        """Return the section of waiting for weights beyond the second-level cache whose stream is interrupted: several
-        register tiles use the weights of a vector before the next ones are loaded.
+        """Return the section of waiting for weights beyond the second-level cache that several register tiles of pixels
+        use. Their stream is interrupted where all tiles use the weights of a vector before the next ones are loaded;
+        otherwise each tile loads the weights of a frequency again, if that cache does not hold them.
         """
-        weights, (*_, inner) = _bytes_of_weights(self.made), config.order
-        tiles = -(-self.loops.extents[inner] // dict(config.tiles_at("register")).get(inner, 1))
-        is_interrupted = inner != config.lane and tiles > 1 and weights + self.made.array_bytes > self.target.l2.bytes
-        lines = is_interrupted * self.made.tasks * weights / self.target.l2.line
-        return Section(1, (("interrupted weights", (("interrupted", lines),)),))
+        weights, l2, (*_, outer, inner) = _bytes_of_weights(self.made), self.target.l2, config.order
+        pixels = inner if inner != config.lane else outer
+        tiles = -(-self.loops.extents[pixels] // config.size(pixels))
+        if pixels == inner:
+            lines = (tiles > 1 and weights + self.made.array_bytes > l2.bytes) * weights / l2.line
+            return Section(self.made.tasks, (("interrupted weights", (("interrupted", lines),)),))
+        far = weights > l2.bytes * prod(x.frequencies for x in self.made.axes)
+        return Section(self.made.tasks, (("weights again", (("transform_far.first", far * (tiles - 1) * weights),)),))
 
 
 def _tiles(

@@ -17,6 +17,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import default_config
+from convsmith.tune.expected import expected_terms
 
 LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
 
@@ -226,3 +227,31 @@ def test_weights_that_no_load_prefetches_stream_in_one_run() -> None:
     patient = replace(level, costs=replace(level.costs, interrupted=0))
     orders = [default_config(p, t, 1).order for p, t in ((large, level), (large, patient), (small, level))]
     assert orders == [("f", "th_tw", "oc"), ("f", "oc", "th_tw"), ("f", "oc", "th_tw")]
+
+
+def test_tiles_load_weights_again_that_the_second_level_cache_does_not_hold() -> None:
+    """The weights of a frequency are 256 KiB, which the cache holds, and 1 MiB, which each further tile of pixels loads
+    again; one tile of pixels loads them once.
+    """
+    level = target("wasm32+relaxed")
+
+    def again(channels: int, tile: int) -> float:
+        line = f"--stag=axb --dtag=axb mb1ic{channels}ih8oc{channels}kh3ph1"
+        config = Config.parse(
+            f"--target=wasm32+relaxed --lane=oc --fuse=th+tw --register=th_tw:{tile},oc:8 --order=f,th_tw,oc "
+            "--reduce=ic --pack=wei_w --outline=no --winograd=oh:2,ow:2"
+        )
+        return expected_terms(parse_problem(line), config, level).get("weights again", 0.0)
+
+    assert again(256, 6) == again(512, 16) == 0 < again(512, 6)
+    assert again(512, 4) == pytest.approx(1.5 * again(512, 6), rel=1e-6)
+
+
+def test_tiles_fetch_large_weights_where_loads_are_the_prefetches() -> None:
+    """Tiles of pixels fetch the weights of the next tile of channels if these are at least 4 MiB."""
+    level = target("wasm32+relaxed")
+    fetched = [
+        default_config(parse_problem(f"--stag=axb --dtag=axb mb1ic{ic}ih7oc2048kh1"), level, 1).staged("fetch")
+        for ic in (448, 512)
+    ]
+    assert fetched == [(), ("wei",)]
