@@ -14,7 +14,7 @@ from convsmith.problem.types import TYPES
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.text import decisions
-from convsmith.tune.device_parts import parts_lines
+from convsmith.tune.device_parts import expected_lines, parts_lines
 from convsmith.tune.verdict import MIN_GAIN
 
 __all__ = ["device_lines", "device_roofline", "device_verdict"]
@@ -26,6 +26,7 @@ def device_lines(plan: Plan, low: Lowered, artifact: Artifact) -> Iterator[tuple
     assert device is not None
     yield from decisions(plan)
     yield from parts_lines(plan)
+    yield from expected_lines(plan)
     for k in (*low.before, low.kernel, *low.after):
         symbol = plan.symbol("" if k is low.kernel else k.name)
         launch = low.launched[symbol][1]

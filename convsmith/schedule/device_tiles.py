@@ -22,13 +22,15 @@ class TileSpace(NamedTuple):
     numbers of threads or warps ``across``. The first choice takes the listed numbers; a search twice and half of any,
     and the next listed ones. Images of many networks are multiples of 7 pixels.
 
-    A ``dense`` space has all numbers in between. ``copies`` are in the order in which the first choice tries them.
+    A ``dense`` space has all numbers in between. ``copies`` are in the order in which the first choice tries them. The
+    first choice takes the numbers ``untimed`` only where it expects a clear gain: no device has run them.
     """
 
     own: tuple[int, ...]
     across: tuple[int, ...]
     copies: Copies
     dense: bool = False
+    untimed: tuple[int, ...] = ()
 
     def near(self, count: int) -> Iterator[int]:
         """Yield the numbers of units to which a search steps from ``count``."""
@@ -45,9 +47,10 @@ BY_THREADS = TileSpace(own=(1, 2, 4, 7, 8), across=(1, 2, 4, 7, 8, 14, 16, 28, 3
 BY_WARPS = TileSpace(own=(1, 2, 4, 8), across=(1, 2, 4), copies=(*_COPIES, ("async", 1)))
 """Tiles of warps that multiply fragments."""
 BY_ENGINE = TileSpace(
-    own=(1, 2, 3, 4), across=(1, 2, 4), copies=tuple(("wait", n) for n in (1, 2, 3, 4, 6, 8)), dense=True
-)
-"""Tiles of groups of warps that multiply what a copy engine brings."""
+    own=(1, 2, 3, 4), across=(1, 2, 3, 4), copies=tuple(("wait", n) for n in (1, 2, 3, 4, 6, 8)), dense=True,
+    untimed=(3,),
+)  # fmt: skip
+"""Tiles of groups of warps that multiply what a copy engine brings; ``untimed`` are numbers across."""
 
 
 def space_of_tiles(config: Config) -> TileSpace:

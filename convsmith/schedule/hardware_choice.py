@@ -59,6 +59,11 @@ class EngineTile(NamedTuple):
         return self._replace(config=config, groups=self.groups // self.around[side] * whole)
 
     @property
+    def is_timed(self) -> bool:
+        """Whether tiles of as many groups of warps have been timed."""
+        return self.tile[0] // self.row.result.shape[0] not in BY_ENGINE.untimed
+
+    @property
     def sharing(self) -> tuple[int, int]:
         """The number of groups of a cluster that share the left operand, and the right one."""
         columns = self.config.size(self.config.lane, "cluster")

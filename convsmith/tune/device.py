@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from convsmith.diag.errors import ConfigError
@@ -14,7 +14,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.hardware_choice import engine_tiles, legal_tile
+from convsmith.schedule.hardware_choice import EngineTile, engine_tiles, legal_tile
 from convsmith.schedule.loops import side_by_side
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
@@ -25,7 +25,7 @@ from convsmith.statement.views import statement
 from convsmith.statement.zero_terms import with_zero_terms
 from convsmith.tune.device_features import kernel_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, stored_zeros
-from convsmith.tune.device_parts import MAX_SLOTTED, engine_cycles, ranked_tiles, shared_by_groups
+from convsmith.tune.device_parts import MAX_SLOTTED, UNTIMED, engine_cycles, ranked_tiles, shared_by_groups
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
 from convsmith.tune.l2_blocks import in_l2_blocks
@@ -149,14 +149,27 @@ def _best_by_engine(
         return tiles
     if not tiles:
         return None
+    best = _best_of(tiles, st, machine, pack)
+    if isinstance(best, EngineTile) and not best.is_timed:
+        timed = _best_of([x for x in tiles if x.is_timed], st, machine, pack)
+        least = engine_cycles(timed, st, machine) if isinstance(timed, EngineTile) else inf
+        best = best if engine_cycles(best, st, machine) <= UNTIMED * least else timed
+    return best if isinstance(best, ConfigError) else DeviceChoice(engine_cycles(best, st, machine), best.config)
+
+
+def _best_of(
+    tiles: Sequence[EngineTile], st: Statement, machine: Machine, pack: tuple[str, ...]
+) -> EngineTile | ConfigError:  # fmt: skip
+    """Return the legal one of the ``tiles`` that the model expects to be fastest, with the other decisions of the copy
+    engine, or the reason why there is none.
+    """
     packed = (x._replace(config=x.config.changed(pack=pack)) for x in ranked_tiles(tiles, st, machine))
     ranked = [in_l2_blocks(x, st, machine) for x in packed]
     config = legal_tile(ranked, st, machine)
     if isinstance(config, ConfigError):
         return config
     found = with_stored_result(next(x for x in ranked if x.config == config), st, machine)
-    found = in_turn(found, ranked[:MAX_SLOTTED], st, machine)
-    return DeviceChoice(engine_cycles(found, st, machine), found.config)
+    return in_turn(found, ranked[:MAX_SLOTTED], st, machine)
 
 
 def _every(

@@ -25,14 +25,17 @@ from convsmith.tune.device_features import engine_features, parts_features
 from convsmith.tune.device_fragments import DeviceChoice
 from convsmith.tune.features import cycles
 
-__all__ = ["engine_cycles", "parts_lines", "ranked_tiles", "shared_by_groups"]
+__all__ = [
+    "MAX_SLOTTED", "UNTIMED", "engine_cycles", "expected_by_engine", "expected_lines", "parts_lines", "ranked_tiles",
+    "shared_by_groups",
+]  # fmt: skip
 
 
 PAIR = 2
 """Groups of the clusters of the model: pairs of units are neighbours on every device."""
-CLUSTERED = 0.95
-"""Largest ratio of the expected times with and without a cluster, or with operands that stay and without, at which the
-model takes it: none of these was timed.
+UNTIMED = 0.95
+"""Largest ratio of the expected times with and without a cluster, with operands that stay and without, or with untimed
+numbers of groups of warps and others, at which the model takes them: none of these was timed.
 """
 MAX_SLOTTED = 24
 """Number of tiles for which the number of slots is chosen."""
@@ -48,8 +51,8 @@ def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
 
 def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
     """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones have the number of slots that
-    the model expects to be fastest. Pairs of groups, and tiles whose columns stay in shared memory, come first if they
-    take `CLUSTERED` of the best time or less.
+    the model expects to be fastest. Pairs of groups, tiles whose columns stay in shared memory, and those of untimed
+    numbers of groups of warps come first if they take `UNTIMED` of the best time or less.
 
     Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken; of equal
     tiles, the one with fewest products.
@@ -61,21 +64,24 @@ def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -
     def by_time(x: EngineTile) -> tuple[float, int, int, str]:
         return engine_cycles(x, st, machine), x.tile[0], -x.row.result.shape[1], str(x.config)
 
-    ranked = sorted(tiles, key=by_time)
-    numbers, slotted = engine_of(machine).slots, []
-    for x in ranked[:MAX_SLOTTED]:
-        legal = (n for n in numbers if n <= x.config.buffers)
-        ways = [x, *(x._replace(config=x.config.changed(buffers=n)) for n in legal)]
-        slotted.append(min(ways, key=expected))
-    slotted += _quicker((*_pairs(slotted, machine), *_resident(slotted, st, machine)), slotted, st, machine)
-    return [*sorted(slotted, key=by_time), *ranked[MAX_SLOTTED:]]
+    def slotted(tiles: Iterable[EngineTile]) -> list[EngineTile]:
+        ways = ([x, *(x._replace(config=x.config.changed(buffers=n)) for n in numbers if n <= x.config.buffers)]
+                for x in tiles)  # fmt: skip
+        return [min(x, key=expected) for x in ways]
+
+    numbers, ranked = engine_of(machine).slots, sorted(tiles, key=by_time)
+    timed, others = ([x for x in ranked if x.is_timed == is_timed] for is_timed in (True, False))
+    best, beside = slotted(timed[:MAX_SLOTTED]), slotted(others[:MAX_SLOTTED])
+    every = [*best, *beside]
+    best += _quicker((*beside, *_pairs(every, machine), *_resident(every, st, machine)), best, st, machine)
+    return [*sorted(best, key=by_time), *timed[MAX_SLOTTED:]]
 
 
 def _quicker(
     ways: Iterable[EngineTile], tiles: Sequence[EngineTile], st: Statement, machine: Machine
 ) -> list[EngineTile]:  # fmt: skip
-    """Return the ``ways`` that take `CLUSTERED` of the best time of ``tiles`` or less."""
-    most = CLUSTERED * min((engine_cycles(x, st, machine) for x in tiles), default=0.0)
+    """Return the ``ways`` that take `UNTIMED` of the best time of ``tiles`` or less."""
+    most = UNTIMED * min((engine_cycles(x, st, machine) for x in tiles), default=0.0)
     return [x for x in ways if engine_cycles(x, st, machine) <= most]
 
 
@@ -148,23 +154,60 @@ def parts_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _expected_gain(plan, config)
 
 
+def expected_by_engine(plan: Plan) -> tuple[float, float] | None:
+    """Return the cycles that the model expects of a kernel whose operands a copy engine brings, and the part of them in
+    which all units would compute the products, those that meet padding among them; None for other kernels.
+    """
+    found, machine = _tile_of(plan), plan.machine
+    if found is None:
+        return None
+    assert machine.device is not None
+    st, units = plan.main.statement.whole, machine.device.units
+    expected = engine_cycles(found, st, machine)
+    rate = units.count * units.of_fragments * 16 / dtype(st.a.factor).bits
+    return expected, plan.problem.flops_dense / 2 / rate / expected
+
+
+def expected_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what `expected_by_engine` returns."""
+    if (found := expected_by_engine(plan)) is not None:
+        expected, share = found
+        yield "expected", f"{expected:,.0f} cycles by the model: {share:.0%} of the multiply-adds of all units"
+
+
+def _tile_of(plan: Plan) -> EngineTile | None:
+    """Return the tile of the model that has the config of a ``plan``; None if no copy engine brings its operands."""
+    config = plan.config
+    if not isinstance(config, Config) or config.realise != "hardware":
+        return None
+    names = (config.instruction, config.tiles_at("group"), config.tiles_at("split"))
+    tiles = _tiles(plan, config)
+    own = (x for x in tiles if (x.config.instruction, x.config.tiles_at("group"), x.config.tiles_at("split")) == names)
+    found = next(own, None)
+    if found is None:
+        return None
+    (rows, _), *_ = config.tiles_at("group")
+    for loop, groups in config.tiles_at("cluster"):
+        found = found.clustered(int(loop != rows), groups)
+    return found._replace(config=config)
+
+
+def _tiles(plan: Plan, config: Config) -> list[EngineTile]:
+    """Return the tiles that a copy engine may bring for the statement of a ``plan``."""
+    st = packed_statement(plan.main.statement.whole, config, plan.machine)
+    tiles = engine_tiles(st, plan.machine, plan.problem.accuracy == "any")
+    return [] if isinstance(tiles, ConfigError) else tiles
+
+
 def _expected_gain(plan: Plan, config: Config) -> Iterator[tuple[str, str]]:
     """Yield the cycles that the model expects with the parts of ``config``, and at best without parts."""
-    machine = plan.machine
+    machine, own = plan.machine, _tile_of(plan)
     assert machine.device is not None
     st = plan.main.statement.whole
-    tiles = engine_tiles(packed_statement(st, config, machine), machine, plan.problem.accuracy == "any")
-    if isinstance(tiles, ConfigError):
-        return
-    names = (config.instruction, config.tiles_at("group"), config.tiles_at("split"))
-    own = (x for x in tiles if (x.config.instruction, x.config.tiles_at("group"), x.config.tiles_at("split")) == names)
-    shared, alone = (
-        min((engine_cycles(x, st, machine) for x in found), default=0.0)
-        for found in (own, (x for x in tiles if x.parts == 1))
-    )
-    if shared and alone:
+    alone = min((engine_cycles(x, st, machine) for x in _tiles(plan, config) if x.parts == 1), default=0.0)
+    if own is not None and alone:
         launch = machine.device.costs.launch
         yield "", (
-            f"the model expects {shared:,.0f} cycles, {launch:,.0f} of them to start that kernel, and {alone:,.0f} "
-            "without parts"
+            f"the model expects {engine_cycles(own, st, machine):,.0f} cycles, {launch:,.0f} of them to start that "
+            f"kernel, and {alone:,.0f} without parts"
         )

@@ -49,6 +49,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
                  .replace("kh,kw,ic", "kd,kh,kw,ic")),
     "columns around rows": (f"{LAST} --dt=bf16 {_SHAPES['tiles']}", forward() + " --order=oc,mb_oh_ow"),
     "two groups of warps": (f"{LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih9oc16oh9kh1", forward(128, slots=2)),
+    "three groups of warps": (f"{LAST} --dt=bf16 mb1ic64ih15oc16oh15kh1", forward(192, slots=2)),
     "four groups of warps": (f"{LAST} --dt=bf16 mb1ic64ih16iw15oc16oh16ow15kh1kw1", forward(256, slots=2)),
     "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
     "96 columns": (f"{LAST} --dt=bf16 mb1ic64ih5oc96oh5kh1", forward(n=96, row="wgmma_m64n96k16_bf16")),
@@ -112,6 +113,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn",
+    ),
+    "backward by weights, three groups of warps": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic160ih5oc64oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:192,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
     "backward by weights, 128 columns": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc128oh5kh1",
@@ -215,6 +221,12 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
     "stored tiles of two groups of warps": (
         f"{LAST} --dt=bf16 mb1ic32ih13oc72oh13kh1",
         _stored(forward(128, n=96, k=32, slots=2, row="wgmma_m64n96k16_bf16")),
+    ),
+    "stored tiles of three groups of warps": (
+        f"{LAST} --dt=bf16 mb1ic32ih15oc24oh15kh1", _stored(forward(192, k=32, slots=2)),
+    ),
+    "clusters of three groups of warps": (
+        f"{LAST} --dt=bf16 mb1ic64ih15oc32oh15kh1", forward(192, slots=2) + " --cluster=oc:2",
     ),
     "stored tiles, groups and post-ops": (
         "--dir=FWD_B --stag=axb --wtag=abxc --dtag=axb --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 "
