@@ -15,7 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets, host_targets, known_targets
 from convsmith.runtime.loading import check_device
 
-__all__ = ["EMULATORS", "emulator_for", "is_native"]
+__all__ = ["EMULATORS", "emulated", "emulator_for", "is_native"]
 
 EMULATORS: tuple[Emulator, ...] = (
     AARCH64, HEXAGON, RISCV64, RISCV32, THUMB, BOARDS, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER,
@@ -45,6 +45,24 @@ def emulator_for(machine: Machine) -> Emulator:
         f"this machine does not run code for {machine.name}, and no emulator does; emulated are {', '.join(emulated)}",
         code="emulator",
     )
+
+
+def emulated(machine: Machine) -> Machine:
+    """Return the machine, or the first of its alternatives, that an emulator runs. UnsupportedError, about the machine
+    itself, if there is none.
+    """
+    error = None
+    found: Machine | None = machine
+    while found is not None:
+        try:
+            emulator_for(found)
+        except UnsupportedError as of_this:
+            error = error or of_this
+            found = found.alternative
+        else:
+            return found
+    assert error is not None
+    raise error
 
 
 def is_native(machine: Machine) -> bool:

@@ -299,6 +299,11 @@ class CompiledKernel(Inspected):
         problem, config = without_limits(self.problem, self.target, self.config)
         return CompiledKernel(problem, self.target, config, config.threads, self._load)
 
+    def on(self, target: Machine) -> CompiledKernel:
+        """Return this kernel on its target or on an alternative of that, which has the same config."""
+        same = target == self.target
+        return self if same else CompiledKernel(self.problem, target, self.config, self.config.threads, self._load)
+
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()
         result = work(*arguments)

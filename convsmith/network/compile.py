@@ -192,13 +192,15 @@ class _Builder:
         return self._kernels[key]
 
     def _callable(self, kernel: CompiledKernel | None) -> CompiledKernel | None:
-        """Return a kernel that packs operands here: in an emulator if this machine does not run it."""
+        """Return a kernel that packs operands here: in an emulator if this machine does not run it. Where the emulator
+        lacks features, it is the kernel of an alternative, whose packed operands are the same.
+        """
         if kernel is None or self._machine is None:
             return kernel
         with import_lock:
-            from convsmith.emulate.emulators import is_native
+            from convsmith.emulate.emulators import emulated, is_native
 
-        return kernel if is_native(self._machine) else kernel.emulated()
+        return kernel if is_native(self._machine) else kernel.on(emulated(kernel.target)).emulated()
 
     def _constants(self, node: NetworkNode) -> dict[str, Array]:
         """Return the constants among the arguments of a node, in the shapes that its work gives them."""

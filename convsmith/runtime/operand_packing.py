@@ -58,8 +58,13 @@ class PackedParts:
         return buffer.view(np.uint8)[start : start + part.nbytes].view(_held_type(part))
 
     def new(self) -> Array:
-        """Return new memory for all parts."""
-        return aligned_empty(self.size * self.dtype.itemsize).view(self.dtype)
+        """Return new memory for all parts, with zeros behind each of them: files hold what is packed."""
+        memory = aligned_empty(self.size * self.dtype.itemsize)
+        places = sorted((self.offsets[part.name], part.nbytes) for part in self.arguments)
+        starts = [*(start for start, _ in places[1:]), memory.size]
+        for (start, nbytes), end in zip(places, starts):
+            memory[start + nbytes : end] = 0
+        return memory.view(self.dtype)
 
 
 class OperandPacking:

@@ -27,19 +27,21 @@ from quantised_networks import exact_net
 
 import convsmith as cs
 from convsmith.cli.main import main
+from convsmith.emulate import wasm
+from convsmith.emulate.emulators import emulated
 from convsmith.machine.registry import target
 from convsmith.network.c_texts import sample
 from convsmith.network.web import WEIGHTS_PLACES
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
 
-RELAXED = "wasm32+relaxed"
+RELAXED, DOTS = "wasm32+relaxed", "wasm32+dot_u8"
 
 
 def exported(
     model: Any, folder: Path, name: str = RELAXED, weights: str | None = None, threads: int | None = None
 ) -> Path:  # fmt: skip
-    skip_without_emulator(target(name))
+    skip_without_emulator(target("wasm32"))
     return export_for(read_graph(model.SerializeToString()), folder, "net", name, threads, weights).directory
 
 
@@ -73,8 +75,10 @@ def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_
 
 
 def test_modules_of_all_alternatives_compute_the_same(tmp_path: Path) -> None:
-    """Bytes are equal whatever an engine multiplies them with, and it loads a module whose products it computes."""
-    folder = exported(exact_net("u8"), tmp_path, "wasm32+dot_u8")
+    """Bytes are equal whatever an engine multiplies them with, and it loads a module whose products it computes, as
+    later modules do.
+    """
+    folder = exported(exact_net("u8"), tmp_path, DOTS)
     files = ["net.wasm", "net.relaxed.wasm", "net.plain.wasm"]
     assert {path.name for path in folder.glob("*.wasm")} == {*files}
     run(tool("node"), "--test", folder / "net.test.mjs")
@@ -90,9 +94,30 @@ def test_modules_of_all_alternatives_compute_the_same(tmp_path: Path) -> None:
     }
     console.log(JSON.stringify([own.moduleFile(), ...results]));
     """
-    chosen, first, *others = node(folder, script.replace("FILES", json.dumps(files)))
-    assert chosen == "net.wasm" and others == [first] * 2
-    assert any(len({*y.values()}) > 4 for y in first.values()), "the test would not notice faults"
+    chosen, *results = node(folder, script.replace("FILES", json.dumps(files)))
+    right = results[files.index(chosen) :]
+    assert right == [results[-1]] * len(right)
+    assert any(len({*y.values()}) > 4 for y in results[-1].values()), "the test would not notice faults"
+
+
+def test_an_engine_without_the_instructions_packs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are packed by a kernel of an alternative where an engine lacks the instructions of the first module."""
+    model, names = exact_net("u8"), ("any", "plain")
+    exported(model, tmp_path / names[0], DOTS)
+    plain = target("wasm32")
+    monkeypatch.setattr(wasm, "_features_of", lambda engine, program: frozenset(plain.needs))
+    assert emulated(target(DOTS)).needs == plain.needs
+    exported(model, tmp_path / names[1], DOTS)
+    for file in ("net.weights", "net.wasm"):
+        first, second = ((tmp_path / name / file).read_bytes() for name in names)
+        assert first == second and first
+
+
+def test_the_message_is_about_the_machine_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_emulator(target("wasm32"))
+    monkeypatch.setattr(wasm, "_features_of", lambda engine, program: frozenset())
+    with pytest.raises(cs.UnsupportedError, match="no emulated processor has simd128, relaxed-simd, dot-u8"):
+        emulated(target(DOTS))
 
 
 def test_the_test_fails_with_other_results(folder: Path, tmp_path: Path) -> None:
