@@ -43,6 +43,10 @@ class Costs:
     """Cycles to load one element into all lanes of a vector."""
     latency: float
     """Cycles from a multiply-add to one that depends on it."""
+    broadcast_pair: float = 0
+    """Cycles to load a pair of 16-bit floating-point elements into all lanes for an instruction that multiplies pairs:
+    LLVM makes it no operand of that instruction. 0 stands for `broadcast`.
+    """
     slow: tuple[tuple[str, float], ...] = ()
     """Instructions that are slower than a multiply-add, with the cycles between the starts of two of them."""
     convert: float = 0
