@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.operator import operator_artifact
 from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.forking import import_lock
@@ -42,6 +44,7 @@ from convsmith.network.program import (
     ProgramStep,
 )
 from convsmith.network.repeated_pixels import with_deconvolutions
+from convsmith.network.scratch import bounded, with_bounded_scratch
 from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
@@ -102,17 +105,19 @@ class _Builder:
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
         self._apart, self._machine = apart, machine
         self._known: dict[Problem, CompiledKernel] = {}
+        self._operators: dict[Operator, Artifact] = {}
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
         self._compiled: list[CompiledKernel | None] = []
         self._weights = weights or PackedWeights()
         outside = [*(x.name for x in graph.inputs), *graph.outputs]
         self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
+        self._nodes = where.nodes
 
     def program(self) -> NetworkProgram:
         """Return the program."""
         calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
-        nodes = [*self._where.nodes]
+        nodes = self._nodes = self._bounded_nodes()
         found = [self._tried(node, partial(self._kernel, node)) for node in nodes]
         packed: list[Mapping[str, Array]] = [{} for _ in nodes]
 
@@ -141,15 +146,39 @@ class _Builder:
             raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
 
     # -- kernels
+    def _bounded_nodes(self) -> tuple[NetworkNode, ...]:
+        """Return the nodes, whose kernels need less scratch memory where that makes the network's memory smaller."""
+        memories: dict[Work, KernelMemory] = {}
+        for node in self._where.nodes:
+            if node.work not in memories:
+                memories[node.work] = KernelMemory.of(self._tried(node, partial(self._artifact, node.work)))
+
+        def bound(problem: Problem, memory: KernelMemory, saved: int) -> Problem | None:
+            other = bounded(problem, memory, saved, _machine_for(self._machine, problem), self._threads)
+            if other is not None:
+                memories[other] = KernelMemory.of(self._artifact(other))
+            return other
+
+        return with_bounded_scratch(self._where.nodes, self._where.lives.values(), memories.__getitem__, bound)
+
+    def _artifact(self, work: Work) -> Artifact:
+        """Return the artifact of an operator, or of the default kernel of a problem."""
+        if isinstance(work, Operator):
+            if work not in self._operators:
+                self._operators[work] = operator_artifact(work, self._target, self._threads)
+            return self._operators[work]
+        if work not in self._known:
+            self._known[work] = CompiledKernel(work, _machine_for(self._machine, work), threads=self._threads)
+        artifact = self._known[work].artifact
+        assert artifact is not None
+        return artifact
+
     def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, Array]]:
         """Return the number of the kernel of a node, and the node's constants."""
         arrays = self._constants(node)
         if isinstance(node.work, Operator):
             number = self._numbered(node.work, None)
         else:
-            if node.work not in self._known:
-                machine = _machine_for(self._machine, node.work)
-                self._known[node.work] = CompiledKernel(node.work, machine, threads=self._threads)
             number = self._numbered(node.work, for_any_operands(self._known[node.work], arrays))
         return number, arrays
 
@@ -181,7 +210,7 @@ class _Builder:
         if key not in self._kernels:
             if kernel is None:
                 assert isinstance(work, Operator)
-                artifact, machine = operator_artifact(work, self._target, self._threads), self._target
+                artifact, machine = self._artifact(work), self._target
             else:
                 assert kernel.artifact is not None
                 artifact, machine = kernel.artifact, kernel.target
@@ -220,7 +249,7 @@ class _Builder:
         """Return the program of `calls`, after values, packed operands and workspaces of kernels have offsets."""
         first = {id(node): n for n, (node, *_) in reversed([*enumerate(calls)])}
         last = {id(node): n for n, (node, *_) in enumerate(calls)}
-        nodes = [*self._where.nodes]
+        nodes = self._nodes
         moved = {
             home: Life(x.nbytes, first[id(nodes[x.first])], last[id(nodes[x.last])]) for home, x in lives.items()
         }
