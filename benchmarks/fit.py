@@ -54,7 +54,7 @@ OFF = (
     "prefetched_copies", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
     "memory_wait", "memory_page", "added_ways",
-    "interleave", "memory_weight", "row_wait", "part_load",
+    "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
 CYCLES = {
@@ -63,7 +63,7 @@ CYCLES = {
     "memory_line": (5.0, 10.0, 20.0), "memory_part": (20.0, 40.0, 80.0), "memory_run": (15.0, 30.0, 60.0),
     "memory_wait": (120.0, 250.0, 500.0), "memory_page": (400.0, 800.0, 1600.0), "added_ways": (2, 4, 8),
     "interleave": (0.5, 1.0, 2.0), "memory_weight": (0.04, 0.08, 0.16),
-    "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6),
+    "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6), "broadcast_pair": (0.5, 0.75, 1.0),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

@@ -90,5 +90,5 @@ def _counted(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> lis
     counted = {lane, *rows} | ({facts.n} if along_k else set())
     around: float = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name not in counted)
     around *= prod(m for name, m in facts.classes.items() if name not in facts.st.reduce)
-    around *= prod(x.mean() / loops.extents[name] for name, x in inside.items() if name not in counted)
+    around *= prod(x.mean() / facts.st.extents[name] for name, x in inside.items() if name not in counted)
     return [TileCount(m, v, around * a * b, part) for m, a, part in pixels for v, b in columns]

@@ -12,6 +12,7 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.borders import presence
 from convsmith.tune.candidates import default_config
+from convsmith.tune.expected import expected_terms
 from convsmith.tune.features import time
 from convsmith.tune.model import Model
 from convsmith.tune.tile_counts import parts_inside, whole_tiles
@@ -108,3 +109,20 @@ def test_small_parts_take_longer_than_their_share() -> None:
         cycles[config] = sum(terms.values())
     assert cycles[many] < cycles[few]
     assert ("iw", 8) not in default_config(parse_problem(DILATED), TARGETS["avx512"], 1).tiles_at("register")
+
+
+@pytest.mark.parametrize(
+    "fused",
+    [
+        "--fuse=mb+od --register=mb_od:1,oc:16 --order=mb_od,oh,ow,oc",
+        "--fuse=od+oh --register=od_oh:1,oc:16 --order=mb,od_oh,ow,oc",
+    ],
+)
+def test_a_loop_that_meets_a_border_may_be_fused(fused: str) -> None:
+    problem = parse_problem("--stag=axb --dtag=axb mb2ic8id4ih6iw6oc16od4oh6ow6kd5kh1kw1pd2ph0pw0")
+
+    def cycles(words: str) -> float:
+        config = Config.parse(f"--target=avx2 --lane=oc {words} --reduce=kd,kh,kw,ic")
+        return sum(expected_terms(problem, config, TARGETS["avx2"]).values())
+
+    assert cycles(fused) == pytest.approx(cycles("--register=oc:16 --order=mb,od,oh,ow,oc"))
