@@ -134,6 +134,10 @@ class Costs:
     """Cycles to pack an element of 4 bytes in each call, if the operand fits in the second-level cache."""
     pack_near: float = 0.2
     """Cycles to pack an element in an iteration of a loop, into memory that stays in a cache until it is read."""
+    pack_channels: float = 0
+    """Cycles to copy an element from channels that lie apart to vectors of channels for a transform, or back. 0 stands
+    for `pack`.
+    """
     pack_call: float = 8000
     """Cycles to allocate the packed operand of a call and to call the kernel that packs it."""
     pack_far: float = 3

@@ -53,7 +53,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
     near, far, rate = machine.load(machine.l1), machine.load(machine.l2), machine.l2.rate
     loads = {
         "l1": near, "l2": far, "broadcast": costs.broadcast, "lane_load": costs.lane_load, "pack": costs.pack,
-        "broadcast_pair": costs.broadcast_pair or costs.broadcast,
+        "broadcast_pair": costs.broadcast_pair or costs.broadcast, "pack_channels": costs.pack_channels or costs.pack,
     }  # fmt: skip
     prices |= loads | {f"{name}.arriving": price * (costs.arriving - 1) for name, price in loads.items()}
     rates = {"transform_far": costs.transform_far, "transform_prefetched": costs.transform_prefetched}

@@ -292,7 +292,7 @@ def _copies(made: Winograd) -> Section:
     ends, events = {"s": made.direct.a, "d": made.direct.c}, []
     for copy in made.copies:
         elements = prod(copy.buffer.shape) * -(-ends[copy.name].layout.shape[1] // copy.width)
-        events += [("pack", elements), ("pack.arriving", elements * copy.reads)]
+        events += [("pack_channels", elements), ("pack_channels.arriving", elements * copy.reads)]
     return Section(made.tasks, (("copies of channels", tuple(events)),))
 
 
