@@ -101,15 +101,17 @@ LARGE = {
     "ic512ih28oc512oh28": (128, 256, 4), "ic512ih14oc512oh14": (128, 256, 4), "ic256ih14oc256oh14": (64, 256, 4),
 }  # fmt: skip
 """Sizes of 3x3 layers of VGG-16 and ResNet-50, each with the rows and columns of a group, and its slots."""
+EVEN = {("ic512ih14oc512oh14", 32): (192, 128, 4), ("ic256ih14oc256oh14", 128): (192, 128, 4)}
+"""Those with a number of images for which three groups of warps leave fewer units idle."""
 
 
 @pytest.mark.parametrize("images", (32, 128))
 @pytest.mark.parametrize("sizes", LARGE)
 def test_groups_of_large_layers_have_large_tiles_and_several_slots(sizes: str, images: int) -> None:
-    config = default(f"{LAST} mb{images}{sizes}kh3ph1")
-    assert (config.group_size("mb_oh_ow"), config.group_size("oc"), config.buffers) == LARGE[sizes]
-    assert config.instruction == f"wgmma_m64n{LARGE[sizes][1]}k16_bf16"
-    assert config.tiles_at("cluster") == ((("mb_oh_ow", 2),) if sizes == "ic256ih14oc256oh14" else ())
+    config, expected = default(f"{LAST} mb{images}{sizes}kh3ph1"), EVEN.get((sizes, images), LARGE[sizes])
+    assert (config.group_size("mb_oh_ow"), config.group_size("oc"), config.buffers) == expected
+    assert config.instruction == f"wgmma_m64n{expected[1]}k16_bf16"
+    assert config.tiles_at("cluster") == ((("mb_oh_ow", 2),) if expected[0] == 64 else ())
 
 
 @pytest.mark.parametrize("line, cycles, traffic, most, tiles", [

@@ -16,8 +16,8 @@ LAST = "--stag=axb --wtag=axb --dtag=axb"
     ("line", "is_staged"),
     [
         pytest.param(f"{LAST} --dt=bf16 mb32ic64ih56oc256oh56kh1ph0", True, id="six tiles of a unit"),
-        pytest.param(f"{LAST} --dt=f16 mb32ic128ih28oc128oh28kh3ph1", True, id="several tiles of many steps"),
-        pytest.param(f"--dir=BWD_D {LAST} --dt=bf16 mb32ic128ih28oc128oh28kh3ph1", True, id="a gradient"),
+        pytest.param(f"{LAST} --dt=f16 mb64ic128ih28oc128oh28kh3ph1", True, id="several tiles of many steps"),
+        pytest.param(f"--dir=BWD_D {LAST} --dt=bf16 mb64ic128ih28oc128oh28kh3ph1", True, id="a gradient"),
         pytest.param(f"{LAST} --dt=bf16 mb32ic256ih14oc256oh14kh3ph1", False, id="a tile of a unit"),
         pytest.param(f"{LAST} --dt=bf16:bf16:f32 mb32ic128ih28oc128oh28kh3ph1", False, id="results of 32 bits"),
         pytest.param(f"{LAST} --dt=s8:s8:s8 mb32ic128ih28oc128oh28kh3ph1", False, id="bytes"),
