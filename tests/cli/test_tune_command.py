@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from child_processes import children_of
 from commands import run
 
 import convsmith as cs
@@ -213,13 +214,6 @@ def measured(path: Path) -> set[str]:
         return {row.config for row in database.rows()}
 
 
-def workers_of(pid: int) -> set[int]:
-    """Return the child processes of a process."""
-    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()} | {
-        int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
-    }
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of child processes")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_tuner_and_its_workers(path: Path, ending: signal.Signals) -> None:
@@ -232,7 +226,7 @@ def test_a_signal_ends_the_tuner_and_its_workers(path: Path, ending: signal.Sign
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (path.exists() and measured(path)):
         time.sleep(0.05)
-    workers = workers_of(tuner.pid)
+    workers = children_of(tuner.pid)
     tuner.send_signal(ending)
     status = tuner.wait()
     said = b""

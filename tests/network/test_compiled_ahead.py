@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from child_processes import children_of
 
 import convsmith as cs
 from convsmith.frontend.side_by_side import machine_of, not_cached
@@ -46,24 +47,13 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def children() -> set[str]:
-    """Return the processes that this one has started, ended ones that nobody has waited for included."""
-    found = set[str]()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            parent = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.add(process.name)
-    return found
-
-
 @contextmanager
 def no_children_left() -> Iterator[None]:
-    before = children()  # other tests of this process may have left some
+    before = children_of(os.getpid())  # other tests of this process may have left some
     try:
         yield
     finally:
-        assert children() <= before
+        assert children_of(os.getpid()) <= before
 
 
 def test_kernels_are_compiled_while_the_block_runs_the_last_one_first() -> None:
