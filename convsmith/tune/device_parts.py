@@ -158,7 +158,10 @@ def expected_by_engine(plan: Plan) -> tuple[float, float] | None:
     """Return the cycles that the model expects of a kernel whose operands a copy engine brings, and the part of them in
     which all units would compute the products, those that meet padding among them; None for other kernels.
     """
-    found, machine = _tile_of(plan), plan.machine
+    config, machine = plan.config, plan.machine
+    if not isinstance(config, Config) or config.realise != "hardware":
+        return None
+    found = _tile_of(config, _tiles(plan, config))
     if found is None:
         return None
     assert machine.device is not None
@@ -175,13 +178,9 @@ def expected_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "expected", f"{expected:,.0f} cycles by the model: {share:.0%} of the multiply-adds of all units"
 
 
-def _tile_of(plan: Plan) -> EngineTile | None:
-    """Return the tile of the model that has the config of a ``plan``; None if no copy engine brings its operands."""
-    config = plan.config
-    if not isinstance(config, Config) or config.realise != "hardware":
-        return None
+def _tile_of(config: Config, tiles: Iterable[EngineTile]) -> EngineTile | None:
+    """Return the one of the model's ``tiles`` that has ``config``; None if there is none."""
     names = (config.instruction, config.tiles_at("group"), config.tiles_at("split"))
-    tiles = _tiles(plan, config)
     own = (x for x in tiles if (x.config.instruction, x.config.tiles_at("group"), x.config.tiles_at("split")) == names)
     found = next(own, None)
     if found is None:
@@ -201,10 +200,10 @@ def _tiles(plan: Plan, config: Config) -> list[EngineTile]:
 
 def _expected_gain(plan: Plan, config: Config) -> Iterator[tuple[str, str]]:
     """Yield the cycles that the model expects with the parts of ``config``, and at best without parts."""
-    machine, own = plan.machine, _tile_of(plan)
+    machine, tiles = plan.machine, _tiles(plan, config)
     assert machine.device is not None
-    st = plan.main.statement.whole
-    alone = min((engine_cycles(x, st, machine) for x in _tiles(plan, config) if x.parts == 1), default=0.0)
+    st, own = plan.main.statement.whole, _tile_of(config, tiles)
+    alone = min((engine_cycles(x, st, machine) for x in tiles if x.parts == 1), default=0.0)
     if own is not None and alone:
         launch = machine.device.costs.launch
         yield "", (
