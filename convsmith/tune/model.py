@@ -296,8 +296,8 @@ class Model(SharedFacts):
         if is_held:
             each = 0.0
         apart = self.src.get(Var(self.k), 1) if along_k else 1
-        whole = "broadcast_pair" if self.unit.dot and self.bytes == 2 else "broadcast"
-        pixel, apiece = ("l1", float(apart)) if along_k else (whole, 1.0)
+        in_all_lanes = "broadcast_pair" if self.unit.dot and self.bytes == 2 else "broadcast"
+        pixel, apiece = ("l1", float(apart)) if along_k else (in_all_lanes, 1.0)
         if lane == self.batch:
             adjacent = self.src.get(Var(lane), 1) == 1
             pixel, apiece = (self.group_load, 1.0) if adjacent else ("lane_load", float(self.lanes))
