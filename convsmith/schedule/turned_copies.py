@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from convsmith.arith.ranges import Ranges, interval
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
@@ -24,12 +23,12 @@ def turned_copy(s: Schedule, k: KernelPlan, source: Copy, channels: int) -> Tran
     a = k.columns.a
     row = _instruction(k)
     plain = a.layout.is_plain and copied_type(k.columns, k.nest) == a.dtype and not a.flipped
-    if row is None or not plain or short_terms(k.columns, k.config, k.nest) or k.columns.sizes or k.columns.residues:
+    if row is None or not plain or short_terms(k.columns, k.config, k.nest) or k.columns.sizes:
         return None
     names = [x.name for x in source.loops]
     height, width, _ = tile_shape(row)
-    sizes = k.columns.extents
-    found = {n: _span(x, sizes) for n, x in zip(names, a.coords)}
+    ranges = {Var(n): (0, size - 1) for n, size in k.columns.extents.items()}
+    found = {n: _span(x, ranges) for n, x in zip(names, a.coords)}
     found[names[0]] = 1
     if a.layout.strides[-1] != 1 or channels == len(names) - 1 or found[names[-1]] < width:
         return None
@@ -51,9 +50,10 @@ def turned_copy(s: Schedule, k: KernelPlan, source: Copy, channels: int) -> Tran
     return order_transposed(s, moved, tiles, row, k.machine, name=source.name, is_near=True)
 
 
-def _span(coordinate: Index, sizes: Mapping[str, int]) -> int:
+def _span(coordinate: Index, ranges: Ranges) -> int:
     """Return the number of positions from the first to the last one that a coordinate takes."""
-    return 1 + sum(abs(n) * (sizes[v.name] - 1) for v, n in coordinate.terms if isinstance(v, Var))
+    low, high = interval(coordinate, ranges)
+    return high - low + 1
 
 
 def _instruction(k: KernelPlan) -> Instruction | None:

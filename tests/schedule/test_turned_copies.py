@@ -34,6 +34,7 @@ CONFIG = "--target=avx512_vnni --lane=oc --register=ow:7,oc:16 --order=mb,oc,oh,
         f"{SIGNED} mb2ic32ih15iw40oc20oh13ow38kh3kw3ph0pw0",
         f"{FLOATS} mb2ic32ih17oc20oh17kh3ph1",
         f"{FLOATS} --dir=BWD_D g2mb1ic64ih20oc32oh20kh3ph1",
+        f"{FLOATS} --dir=BWD_D mb2ic24ih39oc32oh20kh5sh2ph2",
     ],
 )
 @pytest.mark.sampled(8, "line", "level")
@@ -47,6 +48,7 @@ def test_results_are_exact(line: str, level: Machine) -> None:
     ("sizes", "is_turned"),
     [
         ("mb2ic32ih17oc16oh17kh3ph1", True),
+        ("--deconv mb1ic32ih18oc16oh36kh4sh2ph1", True),  # residue classes of the result read one copy
         ("mb2ic40ih17oc16oh17kh3ph1", False),  # a tile of channels is not whole
         ("mb2ic32ih7oc16oh7kh3ph1", False),  # rows are shorter than tiles
         ("mb1ic16ih16oc16oh16kh3ph1", False),  # few elements are copied sooner than a transposition is compiled
