@@ -36,7 +36,7 @@ ROWS_OF_VECTORS = (2, 3, 4, 5, 6, 7, 8, 10, 14)
 """Rows of a tile whose vectors run along pixels."""
 MAX_PRODUCTS = 200
 """Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""
-MAX_VECTORS = 7
+MAX_VECTORS = 8
 """Maximum number of vectors of a tile along the lanes."""
 WIDTHS = (4, 5, 6, 7, 8, 12, 14, 16, 28)
 """Pixels of a tile that are tried besides the numbers that fill the registers."""
