@@ -7,7 +7,7 @@ from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.transpositions import is_joined, tile_shape
-from convsmith.schedule.copies import copied_type, short_terms
+from convsmith.schedule.copies import copied_type
 from convsmith.schedule.copy_nest import SHORT_COPY, CopyNest
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.schedule import Copy, Schedule
@@ -23,7 +23,7 @@ def turned_copy(s: Schedule, k: KernelPlan, source: Copy, channels: int) -> Tran
     a = k.columns.a
     row = _instruction(k)
     plain = a.layout.is_plain and copied_type(k.columns, k.nest) == a.dtype and not a.flipped
-    if row is None or not plain or short_terms(k.columns, k.config, k.nest) or k.columns.sizes:
+    if row is None or not plain or k.columns.sizes:
         return None
     names = [x.name for x in source.loops]
     height, width, _ = tile_shape(row)
@@ -34,7 +34,7 @@ def turned_copy(s: Schedule, k: KernelPlan, source: Copy, channels: int) -> Tran
         return None
     if a.layout.size < SHORT_COPY:
         return None
-    if a.layout.shape[channels] % height or found[names[channels]] != a.layout.shape[channels]:
+    if found[names[channels]] != a.layout.shape[channels]:
         return None
     outer, lane = s.tile(source.loops[channels], height, "ol", ("copy", "copy"))
     apart = a.layout.strides[channels]
@@ -42,7 +42,7 @@ def turned_copy(s: Schedule, k: KernelPlan, source: Copy, channels: int) -> Tran
     steps = {n: a.layout.strides[d] for d, n in enumerate(names) if d != channels}
     _, *rows = extents
     moved = CopyNest(
-        {**extents, outer.name: found[names[channels]] // height, lane.name: height},
+        {**extents, outer.name: -(-found[names[channels]] // height), lane.name: height},
         {**steps, outer.name: apart * height, lane.name: apart}, a.dtype, a.dtype, True,
         frozenset(rows), frozenset(), tuple(frozenset([n]) for n in rows),
     )  # fmt: skip
