@@ -271,13 +271,15 @@ class Nests:
         """Return whether vectors of pixels that cross borders load the lanes that exist.
 
         Each tap along the row then has separate code for the first, the last and the other tiles of both axes, and in
-        each residue class, of which those of many channels read a copy without borders often enough.
+        each residue class, of which those of many channels read a copy without borders often enough. Masks of the
+        lanes make code of their kinds of tiles longer, which counts less than copying an image that loads prefetch.
         """
         if not 0 < self.target.masked_bytes <= self.bytes or not self.model.along_rows(lane):
             return False
         axis = loops.axes[lane]
         taps = prod(loops.extents[n] for n in loops.of("k") if loops.axes[n] == axis and n not in tile)
-        tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in (lane, *tile) if loops.axes[n])
+        counted = tile if self.prefetches_image() else (lane, *tile)
+        tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in counted if loops.axes[n])
         copies = prod(count for name, count in self.classes.items() if name not in self.st.reduce)
         products = prod(tile.values()) // self.lanes * copies
         reach = max(tile[lane] * self.model.row_step(lane), 1) * (BORDERS - 1)
@@ -288,6 +290,14 @@ class Nests:
             most = CUT_TAPS if self.target.has_masked_stores and self.bytes > 1 else CUT_TAPS // 2
             few = taps * copies <= most and self.sizes[self.n] <= FEW_RESULTS
         return few and self.overhang(lane) <= reach and taps * tiles * products <= MAX_BORDERED
+
+    def prefetches_image(self) -> bool:
+        """Return whether loads of vectors of pixels prefetch the lines of images of several channels, which the
+        second-level cache does not hold.
+        """
+        a, least = self.st.a, self.target.costs.prefetched_pixels
+        image = prod(a.layout.shape[1:]) * self.bytes // self.sizes.get(self.batch, 1)
+        return 0 < least <= a.bytes and image > self.target.l2.bytes and self.sizes[self.k] > 1
 
     def overhang(self, lane: str) -> int:
         """Return the elements of a row's windows before its first element and after its last."""
@@ -338,9 +348,13 @@ class Nests:
         return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
 
     def reads_pairs(self, lane: str) -> bool:
-        """Return whether a step may read two channels of pixels along the lanes, each of which is read once."""
+        """Return whether a step may read two channels of pixels along the lanes, each of which is read once.
+
+        At a border, code for single vectors would keep the weights of both channels in registers from one to the next.
+        """
         along = any(d.name == self.model.dims[lane][-1] for d in self.st.of("m")) and self.st.constant
         plain = self.model.reads_once() and not (self.unit.dot or self.classes or self.phases)
+        plain = plain and not self.model.bordered(lane)
         return along and plain and not self.sizes[self.k] % PAIR
 
     def taps_of_lines(self, lane: str, taps: Sequence[str]) -> list[str]:
