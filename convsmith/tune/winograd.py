@@ -8,11 +8,12 @@ read from beyond it for each block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.types import dtype
+from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -228,7 +229,7 @@ class _Products:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
         read = weights_read(made.product, target, made.tasks)
-        self.around = _transforms(made), _copies(made), _far(made, target), read
+        self.around = _transforms(made), _copies(made, target), _far(made, target), read
 
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""
@@ -277,7 +278,7 @@ def _transforms(made: Winograd) -> Section:
             shape[n] = len(code.results)
             loads += lines * (code.inputs + 2 * len(code.results))
             products += lines * code.operations
-    tiles, events = made.tasks * prod(x.block for x in made.axes), (("l1", loads), ("multiply_add", products))
+    tiles, events = made.tasks * prod(x.block for x in made.tiled), (("l1", loads), ("multiply_add", products))
     return Section(tiles, (("transforms", events),), (("transform", 1.0),))
 
 
@@ -287,13 +288,25 @@ def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
     return transposition(copy, target) is not None and (row.blocks == 1 or row.outputs % (row.m * row.block) == 0)
 
 
-def _copies(made: Winograd) -> Section:
-    """Return the section of the copies of groups of channels."""
-    ends, events = {"s": made.direct.a, "d": made.direct.c}, []
+def _copies(made: Winograd, target: Machine) -> Section:
+    """Return the section of the copies of groups of channels. Vectors of pixels evict each other from the first-level
+    cache if the channels of a group share few of its sets.
+    """
+    ends = {"s": made.direct.a, "d": made.direct.c}
+    events: list[tuple[str, float]] = []
     for copy in made.copies:
         elements = prod(copy.buffer.shape) * -(-ends[copy.name].layout.shape[1] // copy.width)
         events += [("pack_channels", elements), ("pack_channels.arriving", elements * copy.reads)]
+        events += [("clash", elements / copy.width * _are_evicted(copy, ends[copy.name].layout, target))]
     return Section(made.tasks, (("copies of channels", tuple(events)),))
+
+
+def _are_evicted(copy: ChannelCopy, layout: Layout, target: Machine) -> bool:
+    """Return whether the first-level cache does not keep a line of each channel of a group of ``copy``."""
+    if not layout.is_plain:
+        return False  # channels of a block are adjacent
+    l1, apart = target.l1, layout.strides[1] * copy.buffer.dtype.bytes
+    return copy.width > l1.way // gcd(apart, l1.way) * (l1.ways + target.costs.added_ways)
 
 
 def _bytes_of_weights(made: Winograd) -> int:

@@ -18,6 +18,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_terms
+from convsmith.tune.winograd import winograd_features
 
 LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
 
@@ -210,7 +211,7 @@ def test_threads_share_an_image_of_few_tiles(line: str, threads: int, block: dic
     assert config.tiles_at("winograd") == alone.tiles_at("winograd") and dict(config.tiles_at("block")) == block
 
 
-@pytest.mark.parametrize(("size", "transformed"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("size", "transformed"), [(1, False), (4, True)])
 def test_images_whose_taps_are_padding_have_no_transform(size: int, transformed: bool) -> None:
     """A direct kernel of an image of one pixel multiplies one tap of nine, a transform 16 elements."""
     line = f"--stag=axb --dtag=axb mb64ic256ih{size}oc64oh{size}kh3ph1"
@@ -255,3 +256,29 @@ def test_tiles_fetch_large_weights_where_loads_are_the_prefetches() -> None:
         for ic in (448, 512)
     ]
     assert fetched == [(), ("wei",)]
+
+
+def _events(line: str, config: str, cause: str) -> dict[str, float]:
+    """Return the events of a cause in all sections of a transform, by name."""
+    sections = winograd_features(parse_problem(line), Config.parse(config), target("avx512"))
+    found = [(name, x.times * n) for x in sections for of, events in x.causes if of == cause for name, n in events]
+    return {name: sum(n for other, n in found if other == name) for name, _ in found}
+
+
+def test_transforms_count_all_images_of_a_block() -> None:
+    line = "--stag=axb --dtag=axb mb4ic32ih8oc32oh8kh3ph1"
+    same = "--target=avx512 --lane=oc --reduce=ic --pack=wei_w --outline=no --winograd=oh:4,ow:4"
+    one = f"{same} --fuse=th+tw --register=th_tw:4,oc:32 --order=f,oc,th_tw"
+    two = f"{same} --fuse=tmb+th,tmb_th+tw --register=tmb_th_tw:8,oc:32 --order=f,oc,tmb_th_tw --block=mb:2"
+    assert _events(line, one, "transforms") == pytest.approx(_events(line, two, "transforms"))
+
+
+@pytest.mark.parametrize(("size", "are_evicted"), [(32, True), (24, False)])
+def test_channels_that_share_few_sets_evict_each_other(size: int, are_evicted: bool) -> None:
+    """Channels of 32x32 pixels in f32 are a page apart, where the first-level cache keeps the lines of eight."""
+    line = f"--stag=abx --dtag=abx mb1ic32ih{size}oc32oh{size}kh3ph1"
+    config = (
+        "--target=avx512 --lane=oc --fuse=th+tw --register=th_tw:8,oc:32 --order=f,oc,th_tw --reduce=ic "
+        "--pack=wei_w --outline=no --winograd=oh:4,ow:4"
+    )
+    assert (_events(line, config, "copies of channels")["clash"] > 0) is are_evicted
