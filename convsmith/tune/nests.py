@@ -293,11 +293,12 @@ class Nests:
 
     def prefetches_image(self) -> bool:
         """Return whether loads of vectors of pixels prefetch the lines of images of several channels, which the
-        second-level cache does not hold.
+        second-level cache does not hold, and masks take no registers of vectors.
         """
         a, least = self.st.a, self.target.costs.prefetched_pixels
         image = prod(a.layout.shape[1:]) * self.bytes // self.sizes.get(self.batch, 1)
-        return 0 < least <= a.bytes and image > self.target.l2.bytes and self.sizes[self.k] > 1
+        is_far = 0 < least <= a.bytes and image > self.target.l2.bytes and self.sizes[self.k] > 1
+        return is_far and self.target.has_masked_stores
 
     def overhang(self, lane: str) -> int:
         """Return the elements of a row's windows before its first element and after its last."""
