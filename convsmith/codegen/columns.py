@@ -41,7 +41,7 @@ def columns_of(offsets: tuple[int, ...]) -> Columns | None:
         return None
     found = Columns(len(offsets) // rows, rows, offsets[1])
     each = tuple(column + row * found.distance for column in range(found.number) for row in range(rows))
-    return found if found.distance > 1 and each == offsets else None
+    return found if abs(found.distance) > 1 and each == offsets else None
 
 
 def groups_of(stmts: Sequence[Stmt]) -> Groups:

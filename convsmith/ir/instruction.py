@@ -275,6 +275,12 @@ class Instruction:
         """NumberedRows of `c`."""
         return self.result.size // self.lanes
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the instruction adds one product to each sum, of factors of a narrower type."""
+        factor = self.operands[-1]
+        return self.rows == 1 and factor.size == self.lanes and factor.dtype != self.result.dtype
+
     @cached_property
     def terms(self) -> int:
         """Values that the specification adds to each element of `c`."""

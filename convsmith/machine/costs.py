@@ -110,6 +110,10 @@ class Costs:
     """Cycles to interleave a vector of the columns of several pixels, as terms of a dot product; 0 where kernels have
     none.
     """
+    columns: float = 0
+    """Cycles to interleave a vector of the terms of two taps, whose products one instruction adds up; 0 where products
+    of taps are added one by one.
+    """
     lane_load: float = 0.8
     """Cycles to load one lane of a vector whose elements are apart in memory."""
     part_load: float = 0

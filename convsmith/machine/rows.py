@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import Instruction, vector
 from convsmith.machine.base import dot, multiply_add
 
 __all__ = [
     "LLVM_TYPES", "dot_call", "fused_multiply_add", "narrow_products", "pairs_of_bytes", "pairs_of_words",
-    "scalar_multiply_add",
+    "scalar_multiply_add", "single_products",
 ]  # fmt: skip
 
 LLVM_TYPES = {
@@ -68,6 +68,26 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
     steps.append(f"call {c} @{intrinsic}({', '.join([f'{c} {{c}}', *factors[:: -1 if swapped else 1]])})")
     declare = f"declare {c} @{intrinsic}({c}, {a}, {b})"
     return dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic, flushes)
+
+
+def single_products(mnemonic: str, variant: str, type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...],
+                    flushes: bool = False) -> Instruction:  # fmt: skip
+    """Return the row that adds one product of 16-bit floats to each f32, by an intrinsic on pairs of them: a factor is
+    one of a pair, and the other one is zero, so that no factor is converted to f32.
+
+    The row is called ``mnemonic_variant``. It ``flushes`` denormal sums if the instruction does.
+    """
+    half, words, pairs = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{2 * lanes} x {LLVM_TYPES[type_]}>"
+    sums = f"<{lanes} x float>"
+    steps = [f"zext {half} {{{x}}} to {words}" for x in "ab"]
+    steps += [f"bitcast {words} {{{n}}} to {pairs}" for n in range(2)]
+    steps.append(f"call {sums} @{intrinsic}({sums} {{c}}, {pairs} {{2}}, {pairs} {{3}})")
+    declare = f"declare {sums} @{intrinsic}({sums}, {pairs}, {pairs})"
+    body = f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + cast(f32, a[l]) * cast(f32, b[l])\n"
+    operands = (vector("c", "f32", lanes), vector("a", type_, lanes), vector("b", type_, lanes))
+    return Instruction(
+        f"{mnemonic}_{variant}", operands, body, "\n".join(steps), declare, needs, mnemonic, flushes=flushes
+    )
 
 
 def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,

@@ -62,7 +62,7 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
             # The rewrites determine the numbers of taps and phases of residue classes, and the contents of a stream.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             converted = packed_type(st, nest) if view.name == st.b.name else ""
-            packed = converted or (view.factor if nest.unit.dot else st.acc)
+            packed = converted or (st.acc if nest.unit.converts else view.factor)
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order), view.name))
     for operand, of in config.staged_at("pack_at"):

@@ -365,8 +365,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         order)""", holds=(_LOOP,), ordered=True),
     _row("reduce", _NAMES, "kh,kw,ic", """reduction loops, outermost first, which is also the order of the packed
         operand (others follow)""", holds=(_LOOP,), ordered=True),
-    _row("instruction", _TEXT, "vpdpbusd_512", """row of the machine's table whose products are added up; without one,
-        elements of the type of sums are multiplied and added"""),
+    _row("instruction", _TEXT, "vpdpbusd_512", """row of the machine's table whose products are added up; one of several
+        terms without `--k_step=` adds up products of straight-line code, whose factors lie evenly apart. Without a
+        row, elements of the type of sums are multiplied and added"""),
     _level("k_step", example="ic:4", doc="""a reduction loop and how many of its iterations stand innermost, within the
         register tile: those that the instruction adds up, or straight lines that share their loads""",
         machines="vectors", check=_check_k_step),

@@ -74,7 +74,7 @@ def copied_type(st: Statement, nest: Nest) -> str:
     vectors in any case.
     """
     floats = dtype(st.a.dtype).kind == "float" and len(st.factors) > 1 and not st.a.filled
-    return st.acc if floats and not nest.unit.dot and nest.lane.role == "n" else st.a.dtype
+    return st.acc if floats and nest.unit.converts and nest.lane.role == "n" else st.a.dtype
 
 
 def has_windows(config: Config) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
@@ -31,6 +31,7 @@ from convsmith.passes.inline_indices import inline_indices
 from convsmith.passes.interleave import interleave
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
+from convsmith.passes.merge_terms import merge_terms
 from convsmith.passes.multicast import multicast
 from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
@@ -66,7 +67,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, loops_after_fusing
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
-from convsmith.schedule.product_shape import fragment_rows
+from convsmith.schedule.product_shape import fragment_rows, single_row
 from convsmith.schedule.read import Reads, has_masks
 from convsmith.schedule.rows_against_taps import rows_against_taps
 from convsmith.schedule.schedule import Copy, Schedule
@@ -180,9 +181,12 @@ def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(async_copies)
 
 
-def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -> None:
+def make_vectors(
+    s: Schedule, machine: Machine, vectorise: Callable[[], None], singles: Collection[Instruction] = ()
+) -> None:  # fmt: skip
     """Make the vectors of a kernel by ``vectorise``, determine the width of indices, and select the instructions of
-    ``machine`` for vectors. Scalar multiply-adds become two operations where it lacks the one.
+    ``machine`` for vectors, among those of one term the ``singles``. Scalar multiply-adds become two operations where
+    it lacks the one.
     """
     if machine.device is not None:
         vectorise()
@@ -190,7 +194,7 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
         return
     s.run(narrow_index)
     vectorise()
-    s.run(rows_of, machine.instructions)
+    s.run(rows_of, tuple(x for x in machine.instructions if x in singles or not x.is_single))
     if machine.relaxed_fma:
         s.run(split_fma, machine.vector_bits)
 
@@ -257,6 +261,21 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     if k.columns.a.name not in k.config.staged("stream"):  # prefetches follow the rows
         for row, tap in rows_against_taps(k.columns, nest):
             s.run(reverse, row, tap)
+
+
+def single_of(k: KernelPlan) -> Instruction | None:
+    """Return the instruction of one term that multiplies the factors of ``k``, if its config names it, or one that adds
+    up its products; otherwise None.
+    """
+    row = k.machine.rows.get(k.config.instruction)
+    return row if row is None or row.is_single else single_row(row, k.config, k.machine)
+
+
+def merge_products(s: Schedule, k: KernelPlan) -> None:
+    """Merge products of one term into those of an instruction with several, which the config names without terms."""
+    single = single_of(k)
+    if single is not None and single.name != k.config.instruction:
+        s.run(merge_terms, single, k.machine.rows[k.config.instruction])
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:

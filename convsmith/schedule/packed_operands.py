@@ -181,7 +181,8 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
     plain = multiplies_words(st, target)
     own = (v for v in st.factors if v.name == name)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
-    return not (nest.unit.dot or _beside(st, name) or ((plain or target.extends_bytes) and are_bytes))
+    as_bytes = (plain or target.extends_bytes) and are_bytes
+    return nest.unit.converts and not as_bytes and not _beside(st, name)
 
 
 def multiplies_words(st: Statement, target: Machine) -> bool:

@@ -27,8 +27,10 @@ from convsmith.schedule.lower import (
     flatten_tiles,
     join_steps,
     make_vectors,
+    merge_products,
     pick_fragments,
     run_threads,
+    single_of,
     straight_code,
     stream_operands,
     vectorise_copy,
@@ -152,7 +154,7 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
             vectorise_nest(s, k, r)
             run_threads(s, k, r)
 
-    make_vectors(s, machine, vectorise)
+    make_vectors(s, machine, vectorise, [x for k in kernel.parts if (x := single_of(k)) is not None])
     for k in kernel.parts:
         join_steps(s, k)
 
@@ -177,6 +179,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
         teams=max(k.nest.teams for k in parts),
     )  # fmt: skip
     for k, r in zip(parts, kernel.reads):
+        merge_products(s, k)
         stream_operands(s, k, r)
 
 

@@ -25,7 +25,8 @@ class ProductShape:
     """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
 
     ``name`` is the name of the row in a config. If the config names no instruction, elements of the type of sums are
-    multiplied and added, and ``dot`` is false. An instruction with several ``rows`` works on fragments of ``rows``
+    multiplied and added. An instruction of several terms is a ``dot`` product. In straight-line code, ``merged``
+    products of one term become one instruction. An instruction with several ``rows`` works on fragments of ``rows``
     times ``lanes`` sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the
     type ``widens`` unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results
     are right for weights up to the magnitude ``limit``, unless that is 0. Registers of ``file`` hold the sums,
@@ -41,8 +42,14 @@ class ProductShape:
     widens: str = ""
     temporaries: int = 0
     limit: int = 0
+    merged: int = 1
     file: str = "vector"
     factor_file: str = "vector"
+
+    @property
+    def converts(self) -> bool:
+        """Whether factors are converted to the type of sums before they are multiplied."""
+        return not self.name
 
     @staticmethod
     def of(st: Statement, target: Machine, config: Config) -> ProductShape:
@@ -50,9 +57,10 @@ class ProductShape:
         if not config.instruction:
             return ProductShape.plain(st, target)
         row = named_row(st, rows(st, target, has_pixels_as_lanes(st, config)), config, target)
-        if problem := unfit(st, row, config):
+        single = single_row(row, config, target)
+        if problem := unfit(st, single or row, config):
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
-        return ProductShape.of_row(row)
+        return ProductShape.of_row(row) if single is None else ProductShape.merging(single, row)
 
     def filling(self, tile: int) -> ProductShape:
         """Return the unit with the number of lanes that fill a ``tile``: all lanes of a short tile, or an even part of
@@ -73,7 +81,8 @@ class ProductShape:
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
         vectors = [*map(ProductShape.of_row, dots[:1]), *([ProductShape.plain(st, target)] if slow or not dots else [])]
-        return [*map(ProductShape.of_row, fragments[:1]), *vectors]
+        merging = _merging(st, target, dots[0]) if dots and target.costs.columns else []
+        return [*map(ProductShape.of_row, fragments[:1]), *vectors, *merging]
 
     @staticmethod
     def of_row(row: Instruction) -> ProductShape:
@@ -81,9 +90,15 @@ class ProductShape:
         group = row.group if row.rows > 1 else 1
         widens = row.operands[-1].dtype if row.widens else ""
         return ProductShape(
-            row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit, row.result.file,
-            row.operands[-1].file,
+            row.lanes, row.terms, not row.is_single, row.rows, group, row.name, widens, row.temporaries, row.limit, 1,
+            row.result.file, row.operands[-1].file,
         )  # fmt: skip
+
+    @staticmethod
+    def merging(single: Instruction, row: Instruction) -> ProductShape:
+        """Return the unit of the instruction ``single`` of one term, whose products in straight code ``row`` adds up.
+        """
+        return replace(ProductShape.of_row(single), name=row.name, merged=row.terms)
 
     def vectors_of_weights(self, target: Machine) -> float:
         """Return the vectors that hold the factor of all lanes of bytes: several where scalars hold the sums."""
@@ -107,6 +122,27 @@ def rows(st: Statement, target: Machine, turned: bool = False) -> Iterator[Instr
     """
     yield from fragment_rows(st, target, turned)
     yield from _dot_rows(st, target)
+
+
+def single_row(row: Instruction, config: Config, target: Machine) -> Instruction | None:
+    """Return the row of one term whose products ``row`` adds up where code is straight, because ``config`` names no
+    terms for it; None if there is none.
+    """
+    if row.rows > 1 or row.is_single or config.tiles_at("k_step"):
+        return None
+    return next((x for x in target.vector_rows(*row.types) if x.is_single), None)
+
+
+def _merging(st: Statement, target: Machine, single: Instruction) -> list[ProductShape]:
+    """Return the units of the instructions that add up products of ``single``, if it has one term, for several taps of
+    groups that are adjacent in memory.
+    """
+    if not single.is_single or not st.constant or len(st.of("batch")) != 1 or not any(d.axis for d in st.of("k")):
+        return []
+    (g,) = st.of("batch")
+    is_adjacent = view_steps(st.a).get(Var(g.name)) == 1
+    rows_of_types = target.vector_rows(*single.types) if is_adjacent else ()
+    return [ProductShape.merging(single, x) for x in rows_of_types if not x.is_single]
 
 
 def has_pixels_as_lanes(st: Statement, config: Config) -> bool:
@@ -160,6 +196,8 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
+    if row.is_single:
+        return ""
     terms = ((st.reduce[-1], row.terms),) if config is None else config.tiles_at("k_step")
     if len(terms) != 1 or terms[0][1] != row.terms:
         return f"it adds up {row.terms} products; legal is --k_step={st.reduce[-1]}:{row.terms}"

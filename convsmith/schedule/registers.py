@@ -44,7 +44,7 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape, tile:
 
     Then all vectors have the same channels at the same places.
     """
-    if 1 < tile < unit.lanes and not unit.dot and dims in [(d.name,) for d in st.of("n")]:
+    if 1 < tile < unit.lanes and unit.converts and dims in [(d.name,) for d in st.of("n")]:
         return tile
     fused = (n.size for n in st.of("n") for d in st.of("batch") if dims == (d.name, n.name))
     channels = next(fused, unit.lanes)

@@ -16,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.schedule.packed_operands import multiplies_words
-from convsmith.schedule.product_shape import ProductShape, unfit
+from convsmith.schedule.product_shape import ProductShape, single_row, unfit
 from convsmith.schedule.registers import registers
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
@@ -24,6 +24,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.arrangements import arranged
 from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.copied_parts import split_copies_by_thread
+from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
@@ -96,6 +97,8 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         units = [ProductShape.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: _products_at_once(way[0], way[1][0], target))
         long = operations(p, st) > target.costs.long_epilogue
+        if is_in_memory(target, st.a.bytes + st.c.bytes):  # which is slower than products of one term
+            choices = [unit for unit in choices if unit.merged == 1]
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices)]
         whole = [way for way in ways if not way.shifted] or [each]
         made = (window_nests(p, way, target) for way in (whole if target.scalars is not None else whole[:1]))
@@ -304,7 +307,10 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
 
 def serves(model: Model, config: Config) -> bool:
     """Return whether ``config`` can use the model's instruction; fragments need lanes along channels, for example."""
-    return not config.instruction or not unfit(model.whole, model.target.rows[config.instruction], config)
+    if not config.instruction:
+        return True
+    row = model.target.rows[config.instruction]
+    return not unfit(model.whole, single_row(row, config, model.target) or row, config)
 
 
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:

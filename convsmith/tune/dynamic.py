@@ -75,7 +75,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         if found is not None and all(view.adds != found.a.name for view in found.sums):
             ways.append((flip, "sums", found))
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
-    unit = ProductShape.choices(st, target, limited=False)[-1]
+    unit = _unit(st, target)
     same = Config(
         target.name, st.n, reduce=st.reduce, realise=realise, pack=("wei",) if st.constant else (), offsets=offsets,
         flip=flip, spill_sums=operations(p, st) > target.costs.long_epilogue, threads=threads,
@@ -218,7 +218,7 @@ def _configs(models: Sequence[_CallModel], st: Statement, unit: ProductShape, sa
         loops = loops_after_fusing(largest.st, same.changed(lane=lane, fuse=needed))
         dot = unit.dot and (lane == st.n or bool(needed))
         config = same.changed(
-            lane=lane, fuse=needed, instruction=unit.name if dot else "",
+            lane=lane, fuse=needed, instruction=unit.name if dot or not unit.dot else "",
             k_step=((st.reduce[-1], unit.terms),) if dot else nests.shared_terms(lane) if needed else (),
             spill_sums=same.spill_sums and loops.kinds[lane] != "k",
         )  # fmt: skip
@@ -257,7 +257,12 @@ def _fits(st: Statement, config: Config, target: Machine) -> bool:
     return registers(loops, config, target, unit, filled_lanes(st, loops.dims[config.lane], unit)).fit
 
 
+def _unit(st: Statement, target: Machine) -> ProductShape:
+    """Return the unit on vectors that multiplies factors of any magnitude, whose products no other one adds up."""
+    return [x for x in ProductShape.choices(st, target, limited=False) if x.merged == 1][-1]
+
+
 def _terms(st: Statement, target: Machine) -> int:
     """Return the number of products that an instruction on vectors adds up; 0 if it is no dot product."""
-    unit = ProductShape.choices(st, target, limited=False)[-1]
+    unit = _unit(st, target)
     return unit.terms if unit.dot else 0

@@ -12,6 +12,7 @@ from math import gcd, inf, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.value import MAX_SPREAD
+from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
@@ -28,6 +29,7 @@ from convsmith.tune.windows import (
     first_reads,
     first_reads_of_pixels,
     live_vectors,
+    merged_taps,
     spilled_by_taps,
 )
 
@@ -325,6 +327,10 @@ class Model(SharedFacts):
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
+        guarded = {n for n in loops.of("m") if Var(self.dims[n][-1]) in variables_of(self.st.a.mask)}
+        terms, merged = self.unit.merged, (1.0, 0.0)
+        if windows and terms > 1 and not is_held:
+            merged = merged_taps(loops, tile, self.src, terms, guarded)
         lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
@@ -346,7 +352,8 @@ class Model(SharedFacts):
                 late = self.arriving_loads(loops, config, m, v * (1 if along_k else self.lanes))
                 loads += [(f"{name}.arriving", n * late) for name, n in loads]
                 loads, evicted = [*loads, *evicted], ()  # behind the lines that arrive of both factors
-            products: list[tuple[str, float]] = [(self.product, held)]
+            dots, columns = (1.0, 0.0) if v % terms else merged  # whole registers are interleaved
+            products: list[tuple[str, float]] = [(self.product, held * dots)]
             if along_k and apart > 1:
                 products.append(("multiply_add", m * shared * (apart - 1)))
             if converted:
@@ -354,6 +361,8 @@ class Model(SharedFacts):
             causes = [("multiply-adds", tuple(products)), ("loads", tuple(loads))]
             if extended:
                 causes.append(("extensions", (("extend", v * each + held * shared),)))
+            if columns:
+                causes.append(("columns", (("columns", held * columns),)))
             if latency:
                 causes.append(("latency", (("latency", 1),)))
             if evicted:

@@ -51,7 +51,8 @@ class SharedFacts:
             self.unit = ProductShape.plain(st, target)
         self.lanes = self.unit.lanes
         self.product = self.unit.name if self.unit.name in target.prices else "multiply_add"
-        self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
+        narrow = dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
+        self.converts = st.constant and self.unit.converts and narrow
         self.sizes = st.extents
         self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
         self.n = st.n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
@@ -53,6 +53,26 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
             pixels = tile.get(pixel, 1)
             part *= distinct_elements(pixels, taps, taps_apart(loops, steps, pixel, tap)) / (pixels * taps)
     return part
+
+
+def merged_taps(
+    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], terms: int, guarded: Collection[str]
+) -> tuple[float, float]:  # fmt: skip
+    """Return the instructions of straight-line code that adds up ``terms`` taps of a loop at once, and the distinct
+    vectors of such terms, as fractions of its products: for the loop over taps that leaves the fewest of both. A
+    condition of each tap separates those along the axes of ``guarded`` pixels, unless the tile has several.
+    """
+    found = [(1.0, 0.0)]
+    for tap in (n for n, size in tile.items() if loops.kinds[n] == "k" and size >= terms):
+        axis, taps = loops.axes[tap], tile[tap]
+        pixel = next((n for n in loops.of("m") if loops.axes[n] == axis), "")
+        pixels, apart = tile.get(pixel, 1), taps_apart(loops, steps, pixel, tap)
+        if pixel in guarded and pixels == 1:
+            continue
+        starts = {n * apart + group * terms for n in range(pixels) for group in range(taps // terms)}
+        again = first_reads(loops, {n: size for n, size in tile.items() if loops.axes[n] != axis}, steps, "")
+        found.append(((taps // terms + taps % terms) / taps, len(starts) / (pixels * taps) * again))
+    return min(found)
 
 
 def first_reads_of_pixels(

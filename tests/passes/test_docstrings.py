@@ -32,13 +32,13 @@ from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Var, as_index
-from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.instruction import FragmentLayout, Instruction, Operand, vector
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
-from convsmith.machine.base import fragment_dot
+from convsmith.machine.base import dot, fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.machine.intel_gpu.messages import MESSAGES
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
@@ -86,6 +86,11 @@ LANE_TRADE = Instruction(
     "  for m in 0 .. 2:\n    for l in 0 .. 4:\n      c[m, l] = a[m, l]\n", "", "", (), "",
 )  # fmt: skip
 """The trade of half of these sums: each lane has two neighbouring columns afterwards."""
+PAIRS = dot("pairs", 4, 2, ("s8", "s8", "s32"), "", "", (), "")
+SINGLE = Instruction(
+    "single", tuple(vector(x, t, 4) for x, t in zip("cab", ("s32", "s8", "s8"))),
+    "  for l in 0 .. 4:\n    c[l] = c[l] + cast(s32, a[l]) * cast(s32, b[l])\n", "", "", (), "",
+)  # fmt: skip
 ROWS = (
     PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""), LANE_DOT,
 )  # fmt: skip
@@ -97,6 +102,8 @@ SIZES = {"n": 3, "s": 2, "first": 0}
 SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
+    "SINGLE": SINGLE,
+    "PAIRS": PAIRS,
     "LANE_DOT": LANE_DOT,
     "LANE_PRODUCT": LANE_PRODUCT,
     "LANE_TRADE": LANE_TRADE,
@@ -120,7 +127,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-_ALL = (*ROWS, LANE_PRODUCT, LANE_TRADE, MMA, GROUP_PRODUCT, *MATRIX_LOADS, *MATRIX_STORES, *MESSAGES)
+_ALL = (*ROWS, SINGLE, PAIRS, LANE_PRODUCT, LANE_TRADE, MMA, GROUP_PRODUCT, *MATRIX_LOADS, *MATRIX_STORES, *MESSAGES)
 INSTRUCTIONS = {row.name: row.kernel for row in _ALL}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]

@@ -30,6 +30,7 @@ UNITS = {
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512_vnni", (16, 1, False)),
     "by-data": (f"--dir=BWD_D --dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
     "by-weights": (f"--dir=BWD_W --dt=bf16 {LAYER}", "avx512_bf16", (16, 1, False)),
+    "bf16-of-channels": ("--dt=bf16 --stag=axb --dtag=axb g32ic32oc32ih6kh3ph1", "avx512_bf16", (16, 1, False)),
     "f16": (f"--dt=f16 {LAYER}", "avx512_fp16", (16, 1, False)),
     "f16-sums": (f"--dt=f16:f16:f32 --attr-acc-mode=any {LAYER}", "avx512_fp16", (32, 1, False)),
     "f16-sums-by-data": (f"--dir=BWD_D --dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", (32, 1, False)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.machine.rows import dot_call, fused_multiply_add, narrow_products, pairs_of_words
+from convsmith.machine.rows import dot_call, fused_multiply_add, narrow_products, pairs_of_words, single_products
 
 _U8, _S8, _BF16 = ("u8", "s8", "s32"), ("s8", "s8", "s32"), ("bf16", "bf16", "f32")
 _WORDS = {512: "llvm.x86.avx512.pmaddw.d.512", 256: "llvm.x86.avx2.pmadd.wd"}
@@ -17,6 +17,7 @@ INSTRUCTIONS = (
     dot_call("vpdpbusd", "512", _U8, 16, 4, "llvm.x86.avx512.vpdpbusd.512", ("avx512vnni",)),
     pairs_of_words("vpdpwssd", "512", "s8", 16, "llvm.x86.avx512.vpdpwssd.512", ("avx512vnni",), adds=True),
     dot_call("vdpbf16ps", "512", _BF16, 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512bf16",), flushes=True),
+    single_products("vdpbf16ps", "512_single", "bf16", 16, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512bf16",), True),
     dot_call("vpdpbusd", "256", _U8, 8, 4, "llvm.x86.avx512.vpdpbusd.256", ("avxvnni",)),
     dot_call("vpdpbssd", "256", _S8, 8, 4, "llvm.x86.avx2.vpdpbssd.256", ("avxvnniint8",)),
     pairs_of_words("vpdpwssd", "256", "s8", 8, "llvm.x86.avx512.vpdpwssd.256", ("avxvnni",), adds=True),
