@@ -20,8 +20,8 @@ from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
 __all__ = [
-    "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs", "may_fetch_rows",
-    "outpaces_prefetcher", "rows_of_few_channels",
+    "copied_lines_of_memory", "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs",
+    "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -96,6 +96,17 @@ def rows_of_few_channels(facts: SharedFacts) -> str:
     few = st.constant and facts.taps > 1 and not facts.classes and has_rows_of_channels(st.a.layout)
     short = few and st.a.layout.shape[-1] * facts.sizes[facts.k] * facts.bytes <= target.costs.page
     return rows[0] if short and rows and facts.footprint() > FAR_ROWS * target.costs.images_near else ""
+
+
+def copied_lines_of_memory(facts: SharedFacts, config: Config) -> Events:
+    """Return the events of waiting for the lines of images in memory that a padded copy reads in rows, each channel of
+    which lies elsewhere.
+    """
+    st = facts.st
+    apart = config.realise == "pad_copy" and not facts.bordered(config.lane) and facts.src.get(Var(facts.k)) != 1
+    if not apart or facts.converts or not is_in_memory(facts.target, facts.footprint()):
+        return ()
+    return (("memory_line", st.a.bytes / facts.target.l1.line),)
 
 
 def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:

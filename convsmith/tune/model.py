@@ -19,7 +19,13 @@ from convsmith.schedule.loops import Loops
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
-from convsmith.tune.far_lines import lines_of_memory, lines_of_short_rows, lines_of_short_runs, outpaces_prefetcher
+from convsmith.tune.far_lines import (
+    copied_lines_of_memory,
+    lines_of_memory,
+    lines_of_short_rows,
+    lines_of_short_runs,
+    outpaces_prefetcher,
+)
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
@@ -195,7 +201,7 @@ class Model(SharedFacts):
         for events in packed(self, config, loops.kinds[lane] == "m"):
             yield Section(1, (("packing", events),))
         if copy := copied(self, loops, config):
-            yield Section(1, (("padded copy", copy),))
+            yield Section(1, (("padded copy", (*copy, *copied_lines_of_memory(self, config))),))
         if (far := bytes_of_code(self, loops, config) - target.costs.code_kept) > 0:
             yield Section(passes(self, loops, config), (("code", (("code_byte", far),)),))
 

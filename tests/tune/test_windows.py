@@ -17,7 +17,7 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.far_lines import lines_of_memory
+from convsmith.tune.far_lines import copied_lines_of_memory, lines_of_memory
 from convsmith.tune.model import Model
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
 from convsmith.tune.traffic import MovedBytes, Traffic
@@ -289,6 +289,24 @@ def test_windows_wait_for_lines_from_memory_of_more_streams_than_are_followed(
     lines = 128 * 816 * 23 * 23 / 64
     parts = {"memory_line": 1.0, "memory_part": 1 - 8 / 64, "memory_run": 64 / 192}
     assert found == pytest.approx({name: lines * parts[name] for name in events})
+
+
+@pytest.mark.parametrize(
+    ("line", "realise", "is_late"),
+    [
+        ("--stag=abx --dtag=abx mb32ic256ih28oc256oh28kh3ph1", "pad_copy", True),
+        ("--stag=abx --dtag=abx mb32ic256ih28oc256oh28kh3ph1", "peel", False),  # nothing is copied
+        ("--stag=axb --dtag=axb mb32ic256ih28oc256oh28kh3ph1", "pad_copy", False),  # rows follow each other
+        ("--stag=abx --dtag=abx mb1ic256ih28oc256oh28kh3ph1", "pad_copy", False),  # caches keep the image
+    ],
+)
+def test_copies_wait_for_lines_from_memory_of_channels_that_lie_apart(line: str, realise: str, is_late: bool) -> None:
+    problem = parse_problem(line)
+    st = statement(problem, AVX512)
+    model = Model(problem, st, AVX512, ProductShape.plain(st, AVX512))
+    config = Config("avx512", "oc", register=(("ow", 14), ("oc", 32)), order=("mb", "oc", "oh", "ow"), realise=realise)
+    found = dict(copied_lines_of_memory(model, config))
+    assert found == ({"memory_line": 32 * 256 * 28 * 28 * 4 / 64} if is_late else {})
 
 
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["avx2", "avx512"])
