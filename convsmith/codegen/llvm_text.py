@@ -267,6 +267,8 @@ class FunctionEmitter(ValueEmitter):
 
     def _form(self, row: Instruction, args: tuple[Value, ...]) -> tuple[Instruction, tuple[Value, ...]]:
         """Return the form of a row that suits its factors, and the factors in that form."""
+        if row.repeated_last and isinstance(args[0], Repeat):
+            return row, args[::-1]
         if row.repeated is None:
             return row, args
         factors = zip(row.operands[1:], row.repeated.operands[1:])

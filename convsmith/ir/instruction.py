@@ -203,7 +203,8 @@ class Instruction:
     the lane that gives an element and the element's number there. `widens` is the type of the last factor in arrays
     if it is narrower than the operand's: packing converts it. `temporaries` counts the registers that a call needs
     besides its operands. `limit` is the largest magnitude of the last factor with which the machine computes the
-    specification; 0 if any magnitude will do.
+    specification; 0 if any magnitude will do. If factors of one type are `repeated_last`, the one whose terms are the
+    same for all sums takes the place of the last, the only one that the machine reads from memory.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Instruction:
     widens: str = ""
     temporaries: int = 0
     limit: int = 0
+    repeated_last: bool = False
 
     @property
     def spec(self) -> str:

@@ -114,6 +114,10 @@ class Costs:
     """Cycles to interleave a vector of the terms of two taps, whose products one instruction adds up; 0 where products
     of taps are added one by one.
     """
+    interleaved: float = 0
+    """Cycles of arithmetic to interleave the rows of memory that are the terms of a vector of a gradient's factor; 0
+    where kernels pack both factors.
+    """
     lane_load: float = 0.8
     """Cycles to load one lane of a vector whose elements are apart in memory."""
     part_load: float = 0

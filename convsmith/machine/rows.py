@@ -51,11 +51,12 @@ def scalar_multiply_add(name: str, type_: str, mnemonic: str) -> Instruction:
 
 
 def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,
-             needs: tuple[str, ...], swapped: bool = False, flushes: bool = False) -> Instruction:  # fmt: skip
+             needs: tuple[str, ...], swapped: bool = False, flushes: bool = False,
+             repeated_last: bool = False) -> Instruction:  # fmt: skip
     """Return the row of an intrinsic on sums and two vectors of factors, ``b`` first if ``swapped``.
 
     The row is called ``mnemonic_variant``; bf16 numbers are stored as 16-bit words. It ``flushes`` denormal sums if the
-    instruction does.
+    instruction does. A repeated one of two factors of one type is the last, if LLVM does not exchange them.
     """
     a, b, c = (f"<{n} x {LLVM_TYPES[t]}>" for t, n in zip(types, (lanes * terms, lanes * terms, lanes)))
     operands = {"a": "a", "b": "b"}
@@ -67,7 +68,8 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
     factors = [f"{a} {{{operands['a']}}}", f"{b} {{{operands['b']}}}"]
     steps.append(f"call {c} @{intrinsic}({', '.join([f'{c} {{c}}', *factors[:: -1 if swapped else 1]])})")
     declare = f"declare {c} @{intrinsic}({c}, {a}, {b})"
-    return dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic, flushes)
+    row = dot(f"{mnemonic}_{variant}", lanes, terms, types, "\n".join(steps), declare, needs, mnemonic, flushes)
+    return replace(row, repeated_last=repeated_last)
 
 
 def single_products(mnemonic: str, variant: str, type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...],

@@ -24,7 +24,7 @@ from convsmith.passes.border_places import name_places
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import allocate, require_no_effects
 
-SHORT = 8
+SHORT = 16
 """Maximum number of statements that take no longer than the call of a function."""
 
 
@@ -192,8 +192,8 @@ def _is_short(s: Stmt) -> bool:
 def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
 
-    With ``loops``, outline only these loops; with ``repeated``, only statements that share a function with another one,
-    and take longer than its call.
+    With ``loops``, outline only these loops; without, no statement that takes no longer than a call; and with
+    ``repeated``, only statements that share a function with another one.
 
     Statements in a scalable loop stay in it, because the loop determines where its last vectors end.
 
@@ -220,21 +220,21 @@ def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False)
             call tile0(a @ i * 3, dst @ i, max(-i + 1, 0))
     """
     require_no_effects(kernel, "outline")
-    o = _Outline(frozenset(loops))
-    body = o.stmt(kernel.body)
-    if not (loops or repeated) and len(o.functions) > 1 and (named := name_places(kernel.body)) is not kernel.body:
+    o, whole = _Outline(frozenset(loops)), kernel.body
+    body = o.stmt(whole)
+    if not (loops or repeated) and len(o.functions) > 1 and (named := name_places(whole)) is not whole:
         of_places = _Outline(frozenset())
         within = of_places.stmt(named)
         if len(of_places.functions) < len(o.functions):
-            o, body = of_places, within
-    if repeated:
+            o, body, whole = of_places, within, named
+    if not loops:
         of_functions = o.sources.values()
-        left = frozenset(x for found in of_functions for x in found if len(found) == 1 or _is_short(x))
+        left = frozenset(x for found in of_functions for x in found if _is_short(x) or (repeated and len(found) == 1))
         if all(found[0] in left for found in of_functions):
             return kernel
         if left:
             o = _Outline(frozenset(loops), left)
-            body = o.stmt(kernel.body)
+            body = o.stmt(whole)
     if body is kernel.body:
         return kernel
     return replace(kernel, body=body, functions=(*kernel.functions, *o.functions))

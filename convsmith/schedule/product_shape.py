@@ -11,10 +11,11 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import fused_dims
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
 
 FILLED = 0.75
 """Minimum fraction of the terms of an instruction on fragments that channels fill, if a copy pads the remainder."""
@@ -189,7 +190,8 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     string.
     """
     changing = {view.name for view in st.factors if not view.constant}
-    packed = config is not None and changing <= ({*config.staged("pack")} if st.constant else config.packed)
+    read = {v.name for v in interleavable(st, config, row.terms)} if config is not None and not st.constant else set()
+    packed = config is not None and changing - read <= ({*config.staged("pack")} if st.constant else config.packed)
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if row.limit and (st.b.requantised is not None or st.b.flipped):
@@ -211,6 +213,23 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     if config is not None and lanes not in channels and not is_of_packed:
         return f"its lanes are channels; legal is --lane={st.n}"
     return ""
+
+
+def interleavable(st: Statement, config: Config, terms: int) -> tuple[View, ...]:
+    """Return the factor of a gradient of the weights that supplies the vectors of an instruction which adds up so many
+    ``terms``, if the instruction can read it where it is: lanes are adjacent in memory, and terms are elements that lie
+    at even distances, which a load of such a vector interleaves. The tuple is empty if it must be packed.
+    """
+    lanes = fused_dims(config, config.lane)
+    found = [view for view in st.factors if {*map(Var, lanes)} <= {v for x in view.coords for v in variables_of(x)}]
+    joined = [fused_dims(config, loop) for loop, _ in config.tiles_at("k_step")]
+    if len(found) != 1 or len(joined) != 1 or st.constant or st.sizes or st.residues:
+        return ()
+    (view,), (dims,), sizes = found, joined, st.extents
+    steps, is_plain = view_steps(view), view.factor == view.dtype and is_true(view.mask) and not view.beside
+    adjacent = steps.get(Var(lanes[-1])) == 1 and steps_evenly(steps, lanes, sizes)
+    even = steps_evenly(steps, dims, sizes) and prod(sizes[n] for n in dims) % terms == 0
+    return (view,) if is_plain and adjacent and even else ()
 
 
 def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:

@@ -25,6 +25,7 @@ from convsmith.tune.arrangements import arranged
 from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.far_lines import is_in_memory
+from convsmith.tune.interleaved import interleaved
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
@@ -282,7 +283,9 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
             others = (make(model, loops, config) for make in VARIANTS)
-            configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
+            parts = [*in_blocks(model, loops, config)]
+            configs += [config, *(c for c in others if c is not None), *parts]
+            configs += interleaved(model, loops, config, parts)
         of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
         legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines

@@ -289,7 +289,8 @@ class Model(SharedFacts):
         """Yield the sections of register ``tiles``, whose sums have ``steps`` steps."""
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         kind, is_held = loops.kinds[lane], bool(config.staged("resident"))
-        in_order = {view.name for view in self.st.factors} <= config.packed  # prefetchers follow packed data
+        in_place = not {view.name for view in self.st.factors} <= config.packed
+        in_order = self.unit.dot or not in_place  # prefetchers follow packed data
         along_k, across = kind == "k", kind == "m"
         if self.passes_channels(config) and not config.staged_at("pack_at"):
             passing = loops.extents[self.n] if along_k else -(-loops.extents[lane] // self.filled(lane))
@@ -304,7 +305,8 @@ class Model(SharedFacts):
         if is_held:
             each = 0.0
         apart = self.src.get(Var(self.k), 1) if along_k else 1
-        in_all_lanes = "broadcast_pair" if self.unit.dot and self.bytes == 2 else "broadcast"
+        interleaves = self.unit.dot and not self.st.constant and in_place
+        in_all_lanes = "broadcast_pair" if self.unit.dot and self.bytes == 2 and not interleaves else "broadcast"
         pixel, apiece = ("l1", float(apart)) if along_k else (in_all_lanes, 1.0)
         if lane == self.batch:
             adjacent = self.src.get(Var(lane), 1) == 1
@@ -362,8 +364,7 @@ class Model(SharedFacts):
             products: list[tuple[str, float]] = [(self.product, held * dots)]
             if along_k and apart > 1:
                 products.append(("multiply_add", m * shared * (apart - 1)))
-            if converted:
-                products.append(("convert", m))
+            products += [("convert", m)] * converted + [("interleaved", v)] * interleaves
             causes = [("multiply-adds", tuple(products)), ("loads", tuple(loads))]
             if extended:
                 causes.append(("extensions", (("extend", v * each + held * shared),)))

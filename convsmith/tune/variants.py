@@ -11,7 +11,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
-from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
+from convsmith.schedule.loops import Loops, fused_chain, fused_dims, fused_name, loops_after_fusing
 from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.parts import PART, splits
@@ -377,8 +377,11 @@ def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
     least, sums = target.costs.fetched_pixels, [n for n in config.reduce if st.extents.get(n, 1) > 1]
     legal = fetched_factors(st, config, target) if least else ()
     fetched = tuple(view.name for view in st.factors if view.name in legal and view.bytes >= least)
+    if fetched and config.tiles_at("k_step"):  # copies of the packed ones prefetch lines
+        is_blocked = any({*fused_dims(config, n)} <= {*st.reduce} for n, _ in config.tiles_at("cache"))
+        return config.changed(fetch=tuple(n for n in fetched if is_blocked and n not in config.packed))
     blocks = tuple(tile for tile in config.tiles_at("cache") if tile[0] in sums)
-    if not fetched or not blocks or config.tiles_at("k_step"):
+    if not fetched or not blocks:
         return config
     nbytes, terms = sum(view.bytes for view in st.factors), prod(st.extents[n] for n in sums)
     part = prod(size / st.extents[n] for n, size in blocks)

@@ -66,6 +66,10 @@ def test_gradients_are_exact(line: str, threads: int, target: str) -> None:
         (f"{FIRST} mb1ic128ih52oc128oh52kh3ph1", "--instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy"),
         (f"{LAST} mb1ic64ih56oc128oh28kh3sh2ph1", "--pack=src,diff_dst"),
         (f"{FIRST} mb16ic512ih7oc512oh7kh1ph0", "--k_step=oh_ow:2"),  # images lie apart
+        (f"{LAST} mb1ic64ih64oc16oh64kh1ph0", "--k_step=mb_oh_ow:2 --pack=diff_dst"),
+        (f"{LAST} mb32ic64ih64oc16oh64kh1ph0", "--pack= --pack_at=diff_dst+mb_oh_ow --stream=diff_dst --fetch=src"),
+        (f"{LAST} mb32ic16ih64oc64oh64kh1ph0", "--pack= --pack_at=src+mb_oh_ow --stream=src --fetch=diff_dst"),
+        (f"{LAST} mb32ic64ih64oc60oh64kh1ph0", "--pack_at=src+mb_oh_ow,diff_dst+mb_oh_ow"),
     ],
 )
 def test_they_are_chosen(line: str, words: str) -> None:
@@ -82,10 +86,39 @@ def test_groups_of_few_channels_are_multiplied_one_by_one(line: str) -> None:
 
 
 def test_factors_that_are_not_packed_are_refused() -> None:
-    config = "--target=avx512_bf16 --lane=oc --register=ic:4,oc:16 --instruction=vdpbf16ps_512 --k_step=ow:2 --pack=src"
+    config = "--target=avx512_bf16 --lane=oc --register=ic:4,oc:16 --instruction=vdpbf16ps_512 --k_step=ow:2"
     line = f"{LAST} mb1ic16ih8oc16kh1"
     with pytest.raises(ConfigError, match="diff_dst changes in each call; legal is to pack both factors: --pack=src,d"):
-        cs.compile(line, config=f"{config} --order=oc,ic,kh,kw --reduce=mb,oh,ow")
+        cs.compile(line, config=f"{config} --pack=diff_dst --order=oc,ic,kh,kw --reduce=mb,oh,ow")
+
+
+@pytest.mark.parametrize(
+    ("line", "lane", "rows", "packed"),
+    [
+        (f"{LAST} mb1ic24ih12oc10oh12kh1ph0", "ic", "oc", "diff_dst"),
+        (f"{LAST} mb1ic40ih12oc10oh6kh1sh2ph0", "ic", "oc", "diff_dst"),
+        (f"{LAST} mb2ic10ih14oc24oh14kh3ph1", "oc", "ic", "src"),
+        (f"{LAST} g2mb2ic32ih14oc48oh14kh1ph0", "ic", "oc", "diff_dst"),
+    ],
+    ids=["short-vector", "strides", "borders", "groups"],
+)
+def test_rows_are_interleaved_where_one_factor_is_packed(line: str, lane: str, rows: str, packed: str) -> None:
+    """The last vector of channels may be short, and the packed factor may have borders."""
+    config = f"--target=avx512_bf16 --lane={lane} --register={rows}:5,{lane}:16 --instruction=vdpbf16ps_512"
+    realise = "--realise=pad_copy" if "ph1" in line else ""
+    words = f"{config} --reduce=mb,oh,ow --k_step=ow:2 --pack={packed} {realise}"
+    try:
+        verdict = cs.compile(line, config=words).verify()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert verdict.ok, verdict.detail
+
+
+def test_an_odd_row_of_terms_is_packed() -> None:
+    """The last pair of a row has one pixel, beside which a packed factor has a zero."""
+    config = "--target=avx512_bf16 --lane=oc --register=ic:4,oc:16 --instruction=vdpbf16ps_512 --k_step=ow:2 --pack=src"
+    with pytest.raises(ConfigError, match="diff_dst changes in each call"):
+        cs.compile(f"{LAST} mb1ic16ih9oc16kh1", config=f"{config} --order=oc,ic,kh,kw --reduce=mb,oh,ow")
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
