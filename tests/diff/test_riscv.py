@@ -36,7 +36,7 @@ def products_of(name: str) -> str:
     """The instruction that computes a case of `CASES` on its level."""
     known = {"f32": "vfmacc.vf", "f64": "vfmacc.vf", "bf16": "vfwmaccbf16.vf", "f16": "vfwmacc.vf"}
     if any(x in name for x in ("sums in f16", "depthwise", "product", "pixels", "first", "blocks", "weights gradient")):
-        return r"v\w*(macc|madd|mul)\.v\w"
+        return r"v\w*(macc|madd|mul)(su)?\.v\w"
     return next((x for start, x in known.items() if name.startswith(start)), r"vw?macc(su|u)?\.v\w")
 
 

@@ -172,6 +172,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used -= {"pieces", "clip", "inline_indices", "gather_guards"}  # of loops whose bounds are given at the call
     used -= {"interleave"}  # on machines whose fragments have a unit of their own (tests/passes/test_interleave.py)
     used -= {"scale", "near_pointers"}  # on machines whose vectors are scalable (test_scalable_steps.py)
+    used -= {"merge_terms"}  # on machines that add up products of two taps (tests/passes/test_merge_terms.py)
     used -= {"share_terms"}  # on machines that interleave pixels (tests/passes/test_share_terms.py)
     used -= {"split_fma"}  # on machines without multiply-adds (tests/passes/test_split_fma.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)
