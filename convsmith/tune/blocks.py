@@ -24,6 +24,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
 
@@ -164,8 +165,16 @@ def _less(first: T, others: list[T], cycles: Callable[[T], float], by: float) ->
 
 
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
-    """Yield loops over pixels with block sizes, by repeated halving, that amortise loading the sums again."""
+    """Yield loops over pixels with block sizes, by repeated halving, that amortise loading the sums again.
+
+    Where tiles of groups share no element, a block in memory is of images: rows of all images would be read out of
+    order.
+    """
     terms, units = _terms_of_sums(traffic, loops, config)
+    others = (n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name != config.lane)
+    is_far = is_in_memory(traffic.target, sum(view.bytes for view in traffic.st.factors))
+    if is_far and loops.kinds[config.lane] == "batch" and prod(others) == 1:
+        units = dict([*units.items()][:1])
     for n, unit in units.items():
         yield from ((n, size) for size in _halves(loops.extents[n], unit, terms, traffic.target.costs.reload))
 

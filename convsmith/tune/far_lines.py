@@ -21,7 +21,7 @@ from convsmith.tune.windows import first_reads
 
 __all__ = [
     "copied_lines_of_memory", "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs",
-    "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
+    "lines_out_of_order", "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -131,6 +131,31 @@ def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:
         return runs
     parts = max(1 - config.size(lane) * facts.bytes / line, 0.0)
     return *runs, ("memory_line", lines), ("memory_part", lines * parts)
+
+
+def lines_out_of_order(facts: SharedFacts, loops: Loops, config: Config) -> Events:
+    """Return the events of waiting for the lines of arrays in memory, each of which serves one term of a group.
+
+    Nothing hides the time in which such lines arrive. They arrive in time where a nest moves through memory in the
+    order of addresses: tiles of one pixel, whose channels are all computed before the next pixel. Tiles of several
+    pixels jump back and forth, and blocks of channels outside the pixels read a run of each. A gradient jumps where
+    blocks of rows are outside the images.
+    """
+    st, lane, line = facts.st, config.lane, facts.target.l1.line
+    if facts.taps > 1 or facts.src.get(Var(lane)) != 1 or not is_in_memory(facts.target, facts.footprint()):
+        return ()
+    arrays = (st.a, st.c) if st.constant else st.factors
+    lines = sum(x.bytes for x in arrays) / line
+    if not st.constant:
+        pixels = [n for n in config.reduce if loops.extents[n] > 1]
+        return (("memory_line", lines),) if {n for n, _ in config.tiles_at("cache")} & {*pixels[1:]} else ()
+    tile, run = dict(config.tiles_at("register")), config.size(lane) * facts.bytes
+    outside = lane in config.order and any(
+        loops.kinds[n] == "m" and loops.extents[n] > config.size(n) for n in config.order[config.order.index(lane) :]
+    )
+    if outside and loops.extents[lane] > config.size(lane):
+        return ("memory_line", lines), ("memory_run", lines * min(line / run, 1.0))
+    return (("memory_line", lines),) if prod(n for name, n in tile.items() if name != lane) > 1 else ()
 
 
 def outpaces_prefetcher(facts: SharedFacts) -> bool:

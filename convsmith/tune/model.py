@@ -24,6 +24,7 @@ from convsmith.tune.far_lines import (
     lines_of_memory,
     lines_of_short_rows,
     lines_of_short_runs,
+    lines_out_of_order,
     outpaces_prefetcher,
 )
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
@@ -506,7 +507,8 @@ class Model(SharedFacts):
         far = moved.means[1] if self.footprint() > self.target.l2.bytes else 0.0
         runs = far * part if outpaces_prefetcher(self) else 0.0
         beyond = (("exposed_far_byte", far), ("exposed_far_run", runs)) if far else ()
-        return Section(1, (("lines", (*events, *beyond, *lines_of_memory(self, loops, config))),))
+        late = (*lines_of_memory(self, loops, config), *lines_out_of_order(self, loops, config))
+        return Section(1, (("lines", (*events, *beyond, *late)),))
 
     def sums(self, held: int) -> Events:
         """Return the events of adding up the lanes of the accumulators; a vector of sums costs the same if it is not

@@ -24,7 +24,7 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import Dim, View, view_steps
 from convsmith.tune.blocks import blocked
-from convsmith.tune.code_size import BORDERS
+from convsmith.tune.code_size import BORDERS, operations
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.model import Model
 from convsmith.tune.parts import parts_of_sums
@@ -52,6 +52,9 @@ CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have separate code."""
 FEW_RESULTS = 4
 """Maximum number of channels of a result in residue classes whose rows meet borders in place of a copy without any."""
+KEPT_OPERATIONS = 8
+"""Minimum number of operations of an epilogue whose vectors of channels stay in registers while pixels of one tap pass.
+"""
 MAX_PIECES = 16
 """Maximum number of pieces of a loop whose tiles differ in their taps: each has code of its own."""
 
@@ -312,7 +315,7 @@ class Nests:
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
         """Return the order of loops: images outermost; then channels, whose weights stay in the cache while pixels
-        stream, or pixels if all weights stay.
+        stream, or pixels if all weights stay. Pixels of one tap pass each vector of a long epilogue.
 
         A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
         """
@@ -322,8 +325,11 @@ class Nests:
         groups = [self.batch] if self.model.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
-        far = lane == self.batch and self.apart(lane) > self.model.row_step(pixels[0])
-        inner = [*pixels, *channels] if self.model.pixels_first() and not far else [*channels, *pixels]
+        inner = [*pixels, *channels] if self.model.pixels_first() else [*channels, *pixels]
+        if lane == self.batch:
+            far = self.apart(lane) > self.model.row_step(self.model.dims[pixels[0]][-1])
+            if far or (self.model.taps == 1 and operations(self.problem, self.st) >= KEPT_OPERATIONS):
+                inner = [*channels, *pixels]
         if self.model.turns_pages(lane) and not self.model.bordered(lane):
             inner = [*channels, *pixels]
         if self.model.bordered(lane) and threads > 1 and not groups:
