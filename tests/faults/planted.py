@@ -93,7 +93,7 @@ def run_tests(
 
     They end with the first failure. Plugins are files beside this one, which find the directory as `CONVSMITH_MUTANT`.
     """
-    own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
     if plugins:
         own |= {"PYTHONPATH": os.pathsep.join((str(directory), str(HERE))), "CONVSMITH_MUTANT": str(directory)}
     own["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "examples")  # what fails here is no example for other runs
