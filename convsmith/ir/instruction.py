@@ -277,7 +277,7 @@ class Instruction:
         """NumberedRows of `c`."""
         return self.result.size // self.lanes
 
-    @property
+    @cached_property
     def is_single(self) -> bool:
         """Whether the instruction adds one product to each sum, of factors of a narrower type."""
         factor = self.operands[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from convsmith.diag.record import record
 
 
@@ -33,6 +35,10 @@ class MemoryLevel:
     def way(self) -> int:
         """Bytes of a way: addresses at this distance fall into the same set."""
         return self.bytes // self.ways
+
+    def lines_kept(self, apart: int, added_ways: int) -> int:
+        """Return how many lines that are ``apart`` bytes from each other its sets keep, with ``added_ways`` each."""
+        return self.way // gcd(apart, self.way) * (self.ways + added_ways)
 
 
 def core_caches(

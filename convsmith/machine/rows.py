@@ -9,7 +9,7 @@ from convsmith.machine.base import dot, multiply_add
 
 __all__ = [
     "LLVM_TYPES", "dot_call", "fused_multiply_add", "narrow_products", "pairs_of_bytes", "pairs_of_words",
-    "scalar_multiply_add", "single_products",
+    "product_body", "scalar_multiply_add", "single_products",
 ]  # fmt: skip
 
 LLVM_TYPES = {
@@ -85,11 +85,14 @@ def single_products(mnemonic: str, variant: str, type_: str, lanes: int, intrins
     steps += [f"bitcast {words} {{{n}}} to {pairs}" for n in range(2)]
     steps.append(f"call {sums} @{intrinsic}({sums} {{c}}, {pairs} {{2}}, {pairs} {{3}})")
     declare = f"declare {sums} @{intrinsic}({sums}, {pairs}, {pairs})"
-    body = f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + cast(f32, a[l]) * cast(f32, b[l])\n"
-    operands = (vector("c", "f32", lanes), vector("a", type_, lanes), vector("b", type_, lanes))
-    return Instruction(
-        f"{mnemonic}_{variant}", operands, body, "\n".join(steps), declare, needs, mnemonic, flushes=flushes
-    )
+    operands = tuple(vector(x, t, lanes) for x, t in zip("cab", ("f32", type_, type_)))
+    body, llvm = product_body(lanes, "f32"), "\n".join(steps)
+    return Instruction(f"{mnemonic}_{variant}", operands, body, llvm, declare, needs, mnemonic, flushes=flushes)
+
+
+def product_body(lanes: int, sums: str) -> str:
+    """Return the specification of a product of two vectors that is added to ``sums``."""
+    return f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + cast({sums}, a[l]) * cast({sums}, b[l])\n"
 
 
 def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,

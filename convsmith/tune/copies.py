@@ -17,7 +17,7 @@ from convsmith.statement.statement import View, steps_evenly, view_steps
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 
-__all__ = ["copied", "packed", "packed_elements", "window_bytes", "window_rows"]
+__all__ = ["copied", "packed", "packed_elements", "transposes_channels", "window_bytes", "window_rows"]
 
 WORD = 4
 """The size in bytes of the elements for which costs of packing are fitted. Vectors hold more of narrower ones, which
@@ -39,13 +39,19 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     if facts.converts and not bordered:
         return _converted(facts, config)
     elements = prod(facts.st.a.layout.shape)
-    if not bordered and facts.src.get(Var(facts.k)) != 1:
-        return ("pack", elements), ("beyond_line", _lines_again(facts))  # channels that lie apart are transposed
+    if transposes_channels(facts, config):
+        return ("pack", elements), ("beyond_line", _lines_again(facts))
     if not bordered and has_rows_of_channels(facts.st.a.layout) and not facts.lacking_terms(config):
         row = facts.st.a.layout.shape[-1] * facts.sizes[facts.k]
         vectors = -(-row * facts.bytes * 8 // facts.target.vector_bits)
         return (("copy", elements // row * (vectors + ROW_ENDS)),)
     return (("copy", elements / (facts.lanes if bordered else facts.sizes[facts.k])),)
+
+
+def transposes_channels(facts: SharedFacts, config: Config) -> bool:
+    """Return whether a padded copy moves channels that lie apart next to each other."""
+    is_apart = not facts.bordered(config.lane) and facts.src.get(Var(facts.k)) != 1
+    return config.realise == "pad_copy" and is_apart and not facts.converts
 
 
 def _lines_again(facts: SharedFacts) -> float:

@@ -13,7 +13,7 @@ from convsmith.schedule.copies import has_rows_of_channels
 from convsmith.schedule.fetched_rows import rows_below
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
-from convsmith.tune.copies import window_rows
+from convsmith.tune.copies import transposes_channels, window_rows
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import TileCount
@@ -102,11 +102,9 @@ def copied_lines_of_memory(facts: SharedFacts, config: Config) -> Events:
     """Return the events of waiting for the lines of images in memory that a padded copy reads in rows, each channel of
     which lies elsewhere.
     """
-    st = facts.st
-    apart = config.realise == "pad_copy" and not facts.bordered(config.lane) and facts.src.get(Var(facts.k)) != 1
-    if not apart or facts.converts or not is_in_memory(facts.target, facts.footprint()):
+    if not transposes_channels(facts, config) or not is_in_memory(facts.target, facts.footprint()):
         return ()
-    return (("memory_line", st.a.bytes / facts.target.l1.line),)
+    return (("memory_line", facts.st.a.bytes / facts.target.l1.line),)
 
 
 def lines_of_memory(facts: SharedFacts, loops: Loops, config: Config) -> Events:

@@ -25,8 +25,9 @@ def interleaved(model: Model, loops: Loops, config: Config, blocks: Sequence[Con
     """Yield the config of a gradient of the weights, or its ``blocks`` if there are any, that packs the factor of the
     elements in all lanes alone. Without blocks, the second-level cache holds both factors.
     """
-    near = sum(view.bytes for view in model.st.factors) <= model.target.l2.bytes
-    if not (model.target.costs.interleaved and model.unit.dot and model.unit.rows == 1 and (blocks or near)):
+    if not (model.target.costs.interleaved and model.unit.dot and model.unit.rows == 1):
+        return
+    if not blocks and sum(view.bytes for view in model.st.factors) > model.target.l2.bytes:
         return
     vectors = -(-config.size(config.lane) // model.lanes)
     rows = {n: size for n, size in config.tiles_at("register") if n != config.lane}

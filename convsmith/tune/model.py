@@ -231,7 +231,7 @@ class Model(SharedFacts):
         l1, size, lanes = self.target.l1, dtype(self.st.c.dtype).bytes, tile.get(lane, 1)
         if (apart := self.stride_of(lane) * size) < l1.line:
             return 0.0
-        kept = l1.way // gcd(apart, l1.way) * (l1.ways + self.target.costs.added_ways)
+        kept = l1.lines_kept(apart, self.target.costs.added_ways)
         neighbours = self.transposed(lane, tile, most) or 1
         run = neighbours * size * self.classes.get(self._neighbours[lane, *tile], 1)
         if lanes <= kept or (run == neighbours * size and not run % l1.line):
@@ -336,9 +336,9 @@ class Model(SharedFacts):
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
-        guarded = {n for n in loops.of("m") if Var(self.dims[n][-1]) in variables_of(self.st.a.mask)}
         terms, merged = self.unit.merged, (1.0, 0.0)
         if windows and terms > 1 and not is_held:
+            guarded = {n for n in loops.of("m") if Var(self.dims[n][-1]) in variables_of(self.st.a.mask)}
             merged = merged_taps(loops, tile, self.src, terms, guarded)
         lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
         for m, v, count, part in parts_inside(self, loops, config) or tiles:

@@ -325,11 +325,9 @@ class Nests:
         groups = [self.batch] if self.model.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
-        inner = [*pixels, *channels] if self.model.pixels_first() else [*channels, *pixels]
-        if lane == self.batch:
-            far = self.apart(lane) > self.model.row_step(self.model.dims[pixels[0]][-1])
-            if far or (self.model.taps == 1 and operations(self.problem, self.st) >= KEPT_OPERATIONS):
-                inner = [*channels, *pixels]
+        far = lane == self.batch and self.apart(lane) > self.model.row_step(self.model.dims[pixels[0]][-1])
+        kept = lane == self.batch and self.model.taps == 1 and operations(self.problem, self.st) >= KEPT_OPERATIONS
+        inner = [*pixels, *channels] if self.model.pixels_first() and not (far or kept) else [*channels, *pixels]
         if self.model.turns_pages(lane) and not self.model.bordered(lane):
             inner = [*channels, *pixels]
         if self.model.bordered(lane) and threads > 1 and not groups:

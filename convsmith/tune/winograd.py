@@ -8,7 +8,7 @@ read from beyond it for each block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import gcd, inf, prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -305,8 +305,8 @@ def _are_evicted(copy: ChannelCopy, layout: Layout, target: Machine) -> bool:
     """Return whether the first-level cache does not keep a line of each channel of a group of ``copy``."""
     if not layout.is_plain:
         return False  # channels of a block are adjacent
-    l1, apart = target.l1, layout.strides[1] * copy.buffer.dtype.bytes
-    return copy.width > l1.way // gcd(apart, l1.way) * (l1.ways + target.costs.added_ways)
+    apart = layout.strides[1] * copy.buffer.dtype.bytes
+    return copy.width > target.l1.lines_kept(apart, target.costs.added_ways)
 
 
 def _bytes_of_weights(made: Winograd) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.ir.instruction import Instruction, vector
-from convsmith.machine.rows import LLVM_TYPES, fused_multiply_add
+from convsmith.machine.rows import LLVM_TYPES, fused_multiply_add, product_body
 
 UNIT = 64
 """Bits of a unit of a register."""
@@ -65,7 +65,7 @@ def _of_floats(lanes: int, type_: str, needs: tuple[str, ...], mnemonic: str) ->
         return [*first, *wide, f"call {sums} {fma}({sums} {{{n}}}, {sums} {{{n + 2}}}, {sums} {{c}})"]
 
     row = Instruction(
-        mnemonic, tuple(vector(x, t, lanes) for x, t in zip("cab", ("f32", type_, type_))), _body(lanes, "f32"),
+        mnemonic, tuple(vector(x, t, lanes) for x, t in zip("cab", ("f32", type_, type_))), product_body(lanes, "f32"),
         "\n".join(steps(many)), f"declare {sums} {fma}({sums}, {sums}, {sums})", needs, mnemonic,
     )  # fmt: skip
     row = _with_forms(row, steps(one))
@@ -93,8 +93,8 @@ def _of_bytes(lanes: int, a: str, b: str) -> Instruction:
         return [*first, *products, f"add {sums} {{c}}, {{{n + 1}}}"]
 
     row = Instruction(
-        f"vwmacc_{a}_{b}", tuple(vector(x, t, lanes) for x, t in zip("cab", ("s32", a, "s16"))), _body(lanes, "s32"),
-        "\n".join(steps(many)), "", ("v",), "vwmacc", widens=b,
+        f"vwmacc_{a}_{b}", tuple(vector(x, t, lanes) for x, t in zip("cab", ("s32", a, "s16"))),
+        product_body(lanes, "s32"), "\n".join(steps(many)), "", ("v",), "vwmacc", widens=b,
     )  # fmt: skip
     return _with_forms(row, steps(one))
 
@@ -106,11 +106,6 @@ def _repeated(element: str, lanes: int, number: int) -> list[str]:
         f"insertelement {every} poison, {element} {{{number}}}, i64 0",
         f"shufflevector {every} {{{number + 1}}}, {every} poison, <{lanes} x i32> zeroinitializer",
     ]
-
-
-def _body(lanes: int, sums: str) -> str:
-    """Return the specification of a product of two vectors that is added to ``sums``."""
-    return f"  for l in 0 .. {lanes}:\n    c[l] = c[l] + cast({sums}, a[l]) * cast({sums}, b[l])\n"
 
 
 def _with_forms(row: Instruction, steps: list[str]) -> Instruction:
