@@ -25,6 +25,7 @@ from convsmith.tune.arrangements import arranged
 from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.far_lines import is_in_memory
+from convsmith.tune.fetches import fetching
 from convsmith.tune.interleaved import interleaved
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
@@ -34,7 +35,6 @@ from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.tap_products import tap_configs
 from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.variants import (
-    fetching,
     holding,
     in_blocks,
     nearby,

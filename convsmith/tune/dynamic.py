@@ -35,10 +35,10 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import HOPELESS_RATIO
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
+from convsmith.tune.fetches import may_fetch_pixels
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
-from convsmith.tune.variants import may_fetch_pixels
 
 CALLS = 196, 49, 6272
 """Pixels of the representative calls: of common small images, whose last register tiles are a part of the work, and of

@@ -18,8 +18,8 @@ from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_features
 from convsmith.tune.features import Features, times
+from convsmith.tune.fetches import fetching
 from convsmith.tune.fused import of_stage, with_unfused_pixels
-from convsmith.tune.variants import fetching
 
 ROW_MEMORY_DIVISOR = 2
 """Rows between fused stages may fill the memory divided by this number."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace as with_fields
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
-from convsmith.ir.types import dtype
-from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
-from convsmith.schedule.loops import Loops, fused_chain, fused_dims, fused_name, loops_after_fusing
-from convsmith.schedule.lower import fetched_factors, fetches_pixels, has_full_vectors
+from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
+from convsmith.schedule.lower import has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.parts import PART, splits
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packed_elements, packs_vectors
-from convsmith.tune.far_lines import may_fetch_rows, rows_of_few_channels
+from convsmith.tune.far_lines import rows_of_few_channels
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -37,13 +35,6 @@ REPEATED = 1.5
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
-FETCHED_LINES = 2
-"""Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
-FETCHED_BLOCK = 4
-"""The part of the second-level cache that a block of pixels fills, if tiles fetch the next one, is one by this number.
-"""
-FETCHED_TERMS = 64
-"""Minimum number of pixels of such a block, after which memory keeps the sums."""
 PIXELS_OF_SHARED_TAPS = 4
 """Pixels of a step of a gradient whose taps share converted elements."""
 FEW_TILES = (1, 2, 3)
@@ -345,81 +336,6 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     chosen = streamed_operand(panels, columns, model.target.costs.fragment_kept)
     roles = ("source", "weights") if loops.kinds[config.lane] != "m" else ("weights", "source")
     return tuple(view.name for view, role in zip(model.st.factors, roles) if role == chosen)
-
-
-def fetching(st: Statement, config: Config, target: Machine) -> Config:
-    """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
-    that are read as vectors, if all weights come from main memory, or if they are large; and the pixels of the next
-    tile of a large source, or those of the tile below in images from memory.
-
-    A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
-    """
-    if not st.constant:
-        return _fetching_blocks(st, config, target)
-    if may_fetch_rows(st, config, target):
-        return config.changed(fetch=(*config.staged("fetch"), st.a.name))
-    row = target.rows.get(config.instruction)
-    is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
-    if not is_vectors:
-        return config
-    pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
-    weights = (target.costs.weights_byte or 0 < target.costs.fetched_weights <= st.b.bytes) and not config.flip
-    fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
-    return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
-
-
-def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
-    """Return the config of a gradient of the weights in blocks of pixels, which fetches the next block of large
-    factors; unchanged if it has no blocks, or no such factors.
-
-    The blocks become contiguous in memory, and so small that the second-level cache holds two, if they are not.
-    """
-    least, sums = target.costs.fetched_pixels, [n for n in config.reduce if st.extents.get(n, 1) > 1]
-    legal = fetched_factors(st, config, target) if least else ()
-    fetched = tuple(view.name for view in st.factors if view.name in legal and view.bytes >= least)
-    if fetched and config.tiles_at("k_step"):  # copies of the packed ones prefetch lines
-        is_blocked = any({*fused_dims(config, n)} <= {*st.reduce} for n, _ in config.tiles_at("cache"))
-        return config.changed(fetch=tuple(n for n in fetched if is_blocked and n not in config.packed))
-    blocks = tuple(tile for tile in config.tiles_at("cache") if tile[0] in sums)
-    if not fetched or not blocks:
-        return config
-    nbytes, terms = sum(view.bytes for view in st.factors), prod(st.extents[n] for n in sums)
-    part = prod(size / st.extents[n] for n, size in blocks)
-    within = len(blocks) - 1
-    is_contiguous = blocks[:-1] == tuple((n, 1) for n in sums[:within]) and blocks[-1][0] == sums[within]
-    if not is_contiguous or 2 * nbytes * part > target.l2.bytes:
-        blocks, part = _contiguous_blocks(st, sums, target.l2.bytes / FETCHED_BLOCK / nbytes, FETCHED_TERMS / terms)
-    if 2 * nbytes * part > target.l2.bytes:
-        return config
-    others = tuple(tile for tile in config.tiles_at("cache") if tile[0] not in sums)
-    return config.changed(cache=(*others, *blocks), fetch=fetched)
-
-
-def _contiguous_blocks(
-    st: Statement, sums: Sequence[str], most: float, least: float
-) -> tuple[tuple[tuple[str, int], ...], float]:  # fmt: skip
-    """Return blocks of one or two of the outermost loops ``sums``, of ``most`` of all pixels, but at ``least`` so many;
-    and the part of all pixels that they are.
-    """
-    blocks, left = list[tuple[str, int]](), 1.0
-    for n in sums[:2]:
-        size = count = st.extents[n]
-        while size > 1 and left * size / count > most and left * -(-size // 2) / count >= least:
-            size = -(-size // 2)
-        blocks, left = [*blocks, (n, size)], left * size / count
-        if size > 1:
-            break
-    return tuple(blocks), left
-
-
-def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
-    """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
-    steps of a tile are not many more than its lines; or one line, if a stride leaves out the pixels between them.
-    """
-    terms = prod(d.size for d in st.of("k"))
-    is_apart = abs(view_steps(st.a).get(Var(st.of("m")[-1].name), 0)) > terms
-    lines = 1 if is_apart else FETCHED_LINES
-    return terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

@@ -1,0 +1,123 @@
+"""Which operands a kernel fetches ahead of their use: weights, the pixels of the next tile, and blocks of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import fused_dims
+from convsmith.schedule.lower import fetched_factors, fetches_pixels
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.far_lines import may_fetch_rows
+
+__all__ = ["fetching", "may_fetch_pixels"]
+
+FETCHED_LINES = 2
+"""Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
+FETCHED_BLOCK = 4
+"""The part of the second-level cache that a block of pixels fills, if tiles fetch the next one, is one by this number.
+"""
+FETCHED_TERMS = 64
+"""Minimum number of pixels of such a block, after which memory keeps the sums."""
+
+
+def fetching(st: Statement, config: Config, target: Machine) -> Config:
+    """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
+    that are read as vectors, if all weights come from main memory, or if they are large; and the pixels of the next
+    tile of a large source, or those of the tile below in images from memory.
+
+    A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
+    """
+    if not st.constant:
+        return _fetching_blocks(st, config, target)
+    if may_fetch_rows(st, config, target):
+        return config.changed(fetch=(*config.staged("fetch"), st.a.name))
+    row = target.rows.get(config.instruction)
+    is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
+    if not is_vectors:
+        return config
+    pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
+    weights = (target.costs.weights_byte or 0 < target.costs.fetched_weights <= st.b.bytes) and not config.flip
+    fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
+    return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
+
+
+def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
+    """Return the config of a gradient of the weights in blocks of pixels, which fetches the next block of large
+    factors; unchanged if it has no blocks, or no such factors.
+
+    The blocks become contiguous in memory, and so small that the second-level cache holds two, if they are not.
+    """
+    least, sums = target.costs.fetched_pixels, [n for n in config.reduce if st.extents.get(n, 1) > 1]
+    legal = fetched_factors(st, config, target) if least else ()
+    fetched = tuple(view.name for view in st.factors if view.name in legal and view.bytes >= least)
+    if fetched and config.tiles_at("k_step"):  # copies of the packed ones prefetch lines
+        is_blocked = any({*fused_dims(config, n)} <= {*st.reduce} for n, _ in config.tiles_at("cache"))
+        return config.changed(fetch=tuple(n for n in fetched if is_blocked and n not in config.packed))
+    blocks = tuple(tile for tile in config.tiles_at("cache") if tile[0] in sums)
+    if not fetched or not blocks:
+        return config
+    nbytes, terms = sum(view.bytes for view in st.factors), prod(st.extents[n] for n in sums)
+    part = prod(size / st.extents[n] for n, size in blocks)
+    within = len(blocks) - 1
+    is_contiguous = blocks[:-1] == tuple((n, 1) for n in sums[:within]) and blocks[-1][0] == sums[within]
+    if not is_contiguous or 2 * nbytes * part > target.l2.bytes:
+        blocks, part = _contiguous_blocks(st, sums, target.l2.bytes / FETCHED_BLOCK / nbytes, FETCHED_TERMS / terms)
+    if 2 * nbytes * part > target.l2.bytes:
+        return config
+    others = tuple(tile for tile in config.tiles_at("cache") if tile[0] not in sums)
+    return config.changed(cache=(*others, *blocks), fetch=fetched)
+
+
+def _contiguous_blocks(
+    st: Statement, sums: Sequence[str], most: float, least: float
+) -> tuple[tuple[tuple[str, int], ...], float]:  # fmt: skip
+    """Return blocks of one or two of the outermost loops ``sums``, of ``most`` of all pixels, but at ``least`` so many;
+    and the part of all pixels that they are.
+    """
+    blocks, left = list[tuple[str, int]](), 1.0
+    for n in sums[:2]:
+        size = count = st.extents[n]
+        while size > 1 and left * size / count > most and left * -(-size // 2) / count >= least:
+            size = -(-size // 2)
+        blocks, left = [*blocks, (n, size)], left * size / count
+        if size > 1:
+            break
+    return tuple(blocks), left
+
+
+def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
+    steps of a tile are not many more than its lines; or one line, if a stride leaves out the pixels between them. It
+    does not pay where tiles pass through the groups of a pixel, whose lines follow each other in memory, and where
+    tiles of other channels have read the same pixels before, which the second-level cache still holds.
+    """
+    terms, pixel = prod(d.size for d in st.of("k")), st.of("m")[-1].name
+    is_apart = abs(view_steps(st.a).get(Var(pixel), 0)) > terms
+    lines = 1 if is_apart else FETCHED_LINES
+    enough = terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
+    return enough and not _passes_groups(st, config) and not _passes_near_pixels(st, config, target)
+
+
+def _passes_groups(st: Statement, config: Config) -> bool:
+    """Return whether tiles pass through the groups of some pixels before they read the next ones."""
+    (pixel, *_), order = (d.name for d in reversed(st.of("m"))), config.order
+    pixels = [n for n in order if pixel in fused_dims(config, n)]
+    groups = [d.name for d in st.of("batch") if d.size > 1 and d.name in order]
+    return any(order.index(g) > order.index(n) for g in groups for n in pixels)
+
+
+def _passes_near_pixels(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether each tile of channels passes over pixels that the second-level cache holds since the tile of
+    channels before it.
+    """
+    (channels,), order = st.of("n"), config.order
+    if channels.name not in order or channels.size <= config.size(channels.name):
+        return False
+    within = {x for n in order[order.index(channels.name) :] for x in fused_dims(config, n)}
+    pixels = prod(d.size for d in st.of("m") if d.name in within)
+    return pixels > 1 and pixels * prod(d.size for d in st.of("k")) * dtype(st.a.dtype).bytes <= target.l2.bytes

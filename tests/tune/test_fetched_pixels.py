@@ -1,0 +1,29 @@
+"""Tiles fetch the pixels of the next tile unless a near cache has these pixels already, or will have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.machine.micro_architectures import named
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+
+
+@pytest.mark.parametrize(
+    ("line", "fetches"),
+    [
+        # Each tile of channels passes over all images, which come from memory.
+        ("mb32ic576ih14oc128oh14kh1ph0", True),
+        # Tiles of pixels are outermost.
+        ("mb1ic128ih64iw128oc128oh64ow128kh1kw1ph0pw0", True),
+        # The groups of a pixel are contiguous, and tiles pass through them before the next pixels.
+        ("g4mb32ic544ih14oc272oh14kh1ph0", False),
+        # Each tile of channels passes over one row, which the second-level cache holds.
+        ("mb6ic64ih224iw168oc128oh112ow84kh1kw1sh2sw2ph0pw0", False),
+    ],
+)
+def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> None:
+    machine = named("znver3").of(target("avx2"))
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), machine)
+    assert config.staged("fetch") == (("src",) if fetches else ())
