@@ -36,13 +36,13 @@ def code_blocks(page: str, kind: str) -> Iterator[str]:
     return (block["text"] for block in _BLOCK.finditer(page) if block["kind"] == kind)
 
 
-def updated(page: str, measured: bool = False) -> str:
-    """The page with what its commands print now."""
+def updated(page: str, measured: bool = False, programs: Path = Path(sys.executable).parent) -> str:
+    """The page with what its commands print now; `programs` is the folder of `convsmith`."""
     kinds = ("console", "console measured") if measured else ("console",)
     blocks = [block for block in _BLOCK.finditer(page) if block["kind"] in kinds]
     commands = [_commands(block["text"]) for block in blocks]
     chosen = ["" if block["kind"].endswith("measured") else CHOSEN for block in blocks]
-    outputs = iter(_run([(command, each) for block, each in zip(commands, chosen) for command in block]))
+    outputs = iter(_run([(command, each) for block, each in zip(commands, chosen) for command in block], programs))
     for block, here in reversed(list(zip(blocks, [[(c, next(outputs)) for c in block] for block in commands]))):
         text = "".join(f"$ {command}\n{output}" for command, output in here)
         page = f"{page[: block.start('text')]}{text}{page[block.end('text') :]}"
@@ -53,9 +53,9 @@ def _commands(block: str) -> list[str]:
     return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
 
 
-def _run(commands: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what each command prints for its micro-architecture; one shell runs them all. Ends the program when one
-    fails.
+def _run(commands: Sequence[tuple[str, str]], folder: Path) -> list[str]:
+    """Return what each command prints for its micro-architecture; one shell, which looks for programs in `folder`
+    first, runs them all. Ends the program when one fails.
     """
     if not commands:
         return []
@@ -64,9 +64,9 @@ def _run(commands: Sequence[tuple[str, str]]) -> list[str]:
         for command, chosen in commands
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    folders = dict.fromkeys([str(folder), str(Path(sys.executable).parent), environment.get("PATH", "")])
     environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off"}
-    environment |= {"PATH": programs, "NO_COLOR": "1"}
+    environment |= {"PATH": os.pathsep.join(folders), "NO_COLOR": "1"}
     shell = ["bash", "-o", "pipefail", "-c", "".join(parts)]
     done = subprocess.run(shell, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     found = re.findall(rf"(.*?){_END} (\d+)\n", done.stdout, re.DOTALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,12 @@ def test_an_interrupt_between_imports_unwinds() -> None:
     raised = script.replace("start.main()", "signal.signal(signal.SIGINT, start._interrupt)")
     status, said = _ended(f"{raised}")
     assert status != 130 and said.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_the_installed_program_is_the_command() -> None:
+    """The program is started as a process here, because the tests of the documentation fork its commands."""
+    program = [str(Path(sys.executable).with_name("convsmith"))]
+    done = subprocess.run([*program, "show", "mb1ic4ih5oc4kh3", "--after", "naive"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "\nkernel conv(" in done.stdout, done.stdout
+    done = subprocess.run([*program, "show", "nonsense"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("UsageError: "), done.stderr

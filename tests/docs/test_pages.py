@@ -10,11 +10,13 @@ import doctest
 import importlib.util
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
+from forked_commands import forked_commands
 
 from convsmith.cli.main import main
 from convsmith.diag.settings import settings
@@ -34,10 +36,16 @@ def _load(path: Path) -> ModuleType:
 update = _load(ROOT / "docs" / "update.py")
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with forked_commands(tmp_path_factory.mktemp("programs")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("name", update.PAGES)
-def test_outputs_are_up_to_date(name: str) -> None:
+def test_outputs_are_up_to_date(name: str, programs: Path) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
-    new = update.updated(page)
+    new = update.updated(page, programs=programs)
     difference = "\n".join(difflib.unified_diff(page.splitlines(), new.splitlines(), name, "now", lineterm="", n=1))
     assert page == new, f"run `python docs/update.py {name}`\n{difference}"
 
@@ -45,10 +53,12 @@ def test_outputs_are_up_to_date(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES if row.name != update.CHOSEN])
 @pytest.mark.parametrize("name", update.PAGES)
-def test_a_page_whose_outputs_depend_on_the_cpu_names_it(name: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_whose_outputs_depend_on_the_cpu_names_it(
+    name: str, row: str, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page, chosen = (ROOT / name).read_text(encoding="utf-8"), update.CHOSEN
     monkeypatch.setattr(update, "CHOSEN", row)
-    assert update.updated(page) == page or f"CONVSMITH_MICRO_ARCHITECTURE={chosen}" in page
+    assert update.updated(page, programs=programs) == page or f"CONVSMITH_MICRO_ARCHITECTURE={chosen}" in page
 
 
 @pytest.mark.parametrize("name", update.PAGES)
