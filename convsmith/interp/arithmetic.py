@@ -80,6 +80,8 @@ def _fma_in_double(a: Any, b: Any, c: Any) -> Any:
     total = np.asarray(product + addend)
     rounded_addend = total - product
     error = (product - (total - rounded_addend)) + (addend - rounded_addend)
+    if not error.any():
+        return total.astype(c.dtype)[()]
     even = (total.view(np.int64) & 1) == 0
     adjust = np.isfinite(total) & np.isfinite(error) & (error != 0) & even
     toward = np.where(error > 0, np.inf, -np.inf)

@@ -26,7 +26,7 @@ from convsmith.cli.start import main as start
 from convsmith.diag.settings import settings
 
 _RUN_BEFORE = [
-    ["show", "mb1ic16ih8oc16kh3ph1"],
+    ["show", "mb1ic16ih8oc16kh3ph1", "--threads=1"],
     ["explain", "mb1ic16ih8oc16kh3ph1", "--dt=bf16", "--target=sm_90a"],
     ["show", "mb1ic16ih8oc16kh3ph1", "--target=sm_80"],
     ["show", "mb1ic16ih8oc16kh3ph1", "--target=xe_hpc"],

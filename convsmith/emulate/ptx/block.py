@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Region
+from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Lanes, Region
 from convsmith.emulate.ptx.parser import PtxError
 from convsmith.emulate.ptx.register_shares import check_shares
 from convsmith.emulate.ptx.warp import LANES, Operation, Warp
@@ -74,20 +74,21 @@ class ThreadBlock:
         check_shares(self)
         self.has_ended = True
 
-    def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, np.ndarray, np.ndarray]]:
+    def region(self, addresses: np.ndarray, warp: Warp) -> list[tuple[Region, Lanes, np.ndarray]]:
         """Return the regions of generic addresses, with the numbers of the accesses and their addresses in a region."""
-        window = int(addresses[0]) >> 44
-        if ((addresses >> 44) != window).any():
+        low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses))
+        window, whole = low >> 44, slice(None)
+        if high >> 44 != window:
             raise PtxError("the lanes of an instruction access several state spaces")
         if window == SHARED >> 44:
-            return [(self.shared, np.arange(len(addresses)), addresses)]
+            return [(self.shared, whole, addresses)]
         if window == PARAM >> 44:
-            return [(self.parameters, np.arange(len(addresses)), addresses)]
+            return [(self.parameters, whole, addresses)]
         if window == LOCAL >> 44:
-            return [(self.locals[warp.number], np.arange(len(addresses)), addresses - LOCAL)]
+            return [(self.locals[warp.number], whole, addresses - LOCAL)]
         if window:
             raise PtxError(f"address {int(addresses[0]):#x} is in no memory")
-        return [(region, numbers, addresses[numbers]) for region, numbers in self.memory.split(addresses)]
+        return [(region, numbers, addresses[numbers]) for region, numbers in self.memory.split(addresses, low, high)]
 
     def barrier(self, number: int) -> NamedBarrier:
         """Return the hardware barrier of this number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -63,7 +63,7 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
             maps[PARAM + len(parameters)] = value
         parameters += data
     places, shared_bytes, local_bytes = _variables(kernel, memory, offsets, shared)
-    operations = _operations(kernel, places)
+    operations = _operations(text, name, tuple(places.items()))
     block = _extent(threads) if threads is not None else kernel.threads
     if block is None or (kernel.threads is not None and block != kernel.threads):
         raise PtxError(f"kernel {name} runs with {kernel.threads} threads, not {block}")
@@ -88,7 +88,7 @@ def _kernel(text: str, name: str) -> PtxKernel:
     kernels = _parsed(text).kernels
     if name not in kernels:
         raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
-    return kernels[name]
+    return kernels[name]()
 
 
 def _extent(shape: Shape) -> tuple[int, int, int]:
@@ -155,7 +155,10 @@ def _symbols(ins: PtxInstruction) -> list[Symbol]:
     return [x for x in atoms if isinstance(x, Symbol)]
 
 
-def _operations(kernel: PtxKernel, places: Mapping[str, tuple[str, int]]) -> list[Operation]:
+@lru_cache(maxsize=8)
+def _operations(text: str, name: str, places: tuple[tuple[str, tuple[str, int]], ...]) -> list[Operation]:
+    """Return the instructions of a kernel of a PTX text, with the addresses of its variables."""
+    kernel = _kernel(text, name)
     made = Operands(kernel, dict(places))
     meetings = meeting_points(kernel)
     operations = []

@@ -9,7 +9,7 @@ threads of one warp.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,14 @@ GLOBAL, SHARED, LOCAL, PARAM = 0x7_0000_0000, 0x1 << 44, 0x2 << 44, 0x3 << 44
 SHARED_START = 1024
 """The address within shared memory of the first variable."""
 NOBODY, MANY = -1, -2
+MAX_RECENT = 256
+"""Number of reads after which an access log enters them by byte, which bounds its memory."""
+_BYTES = np.arange(16)
+"""Offsets of the bytes of the largest access."""
+
+
+Lanes = np.ndarray | slice
+"""Positions of some of the accesses of an instruction."""
 
 
 class Clock:
@@ -47,71 +55,121 @@ class Clock:
 
 
 class AccessLog:
-    """The last writer of each byte of a region, and the warps that have read it since."""
+    """The last writer of each byte of a region, and the warps that have read it since.
+
+    The last clocks at which each warp wrote and read any byte tell most accesses that all others are ordered before
+    them; single bytes are looked up for the others only. Reads are therefore kept as they come in `recent`, by warp and
+    clock, until a write needs their bytes in `readers`.
+    """
 
     def __init__(self, size: int) -> None:
         self.writer = np.full(size, NOBODY, np.int32)
         self.written = np.zeros(size, np.int64)
         self.block = np.full(size, NOBODY, np.int32)
         self.readers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.last_writes: dict[int, int] = {}
+        self.last_reads: dict[int, int] = {}
+        self.blocks: set[int] = set()
+        self.touched: list[np.ndarray] = []
+        self.recent: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.count = 0
 
     def start_block(self) -> None:
         """Forget the threads of the previous block, but remember the block that wrote each byte."""
-        self.writer.fill(NOBODY)
+        for places in self.touched:
+            self.writer[places] = NOBODY
+        self.touched = []
+        self.last_writes, self.last_reads, self.recent, self.count = {}, {}, {}, 0
         self.readers.clear()
 
     def read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
         """Record a read of ``places[n]`` by ``threads[n]``; return the race if there is one."""
         fault = self._after_writes(places, threads, clock, block)
-        if clock.warp not in self.readers:
-            size = len(self.writer)
-            self.readers[clock.warp] = (np.zeros(size, np.int64), np.full(size, NOBODY, np.int32))
-        stamps, lanes = self.readers[clock.warp]
-        one = np.broadcast_to(threads[:, None], places.shape)
-        earlier = (stamps[places] == clock.now) & (lanes[places] != one)
-        lanes[places] = np.where(earlier, MANY, one)
-        lanes[places] = np.where(lanes[places] != one, MANY, lanes[places])  # several lanes read a byte at once
-        stamps[places] = clock.now
+        self.recent.setdefault((clock.warp, clock.now), []).append((places, threads))
+        self.last_reads[clock.warp] = clock.now
+        self.count += 1
+        if self.count == MAX_RECENT:
+            self._enter_reads()
         return fault
+
+    def _enter_reads(self) -> None:
+        """Enter the recent reads into `readers`: the clock of a warp's last read of each byte, and the lane that read
+        it then, or MANY.
+        """
+        for (warp, now), reads in self.recent.items():
+            if warp not in self.readers:
+                size = len(self.writer)
+                self.readers[warp] = (np.zeros(size, np.int64), np.full(size, NOBODY, np.int32))
+            stamps, lanes = self.readers[warp]
+            places = np.concatenate([x.ravel() for x, _ in reads])
+            one = np.concatenate([np.repeat(threads, x.shape[1]) for x, threads in reads])
+            earlier = (stamps[places] == now) & (lanes[places] != one)
+            lanes[places] = np.where(earlier, MANY, one)
+            lanes[places[lanes[places] != one]] = MANY  # several lanes have read a byte
+            stamps[places] = now
+        self.recent, self.count = {}, 0
 
     def write(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
         """Record a write of ``places[n]`` by ``threads[n]``; return the race if there is one."""
-        one = np.broadcast_to(threads[:, None], places.shape)
         fault = self._after_writes(places, threads, clock, block)
-        for warp, (stamps, lanes) in self.readers.items():
-            late = stamps[places] > clock.known[warp]
-            if warp == clock.warp:
-                late &= lanes[places] != one
-            if late.any() and not fault:
-                byte, thread = places[late][0], one[late][0]
-                fault = f"byte {byte} is written by thread {thread} while warp {warp} may still read it"
+        one = threads[:, None]
+        if not _is_ordered(self.last_reads, clock):
+            self._enter_reads()
+            for warp, (stamps, lanes) in self.readers.items():
+                late = stamps[places] > clock.known[warp]
+                if warp == clock.warp:
+                    late &= lanes[places] != one
+                if late.any() and not fault:
+                    byte, thread = places[late][0], np.broadcast_to(one, places.shape)[late][0]
+                    fault = f"byte {byte} is written by thread {thread} while warp {warp} may still read it"
         self.writer[places] = one
         self.written[places] = clock.now
         self.block[places] = block
+        self.last_writes[clock.warp] = clock.now
+        self.touched.append(places)
+        self.blocks.add(block)
         return fault
 
+    def note_copy(self, places: np.ndarray, agent: int, stamp: int) -> None:
+        """Record that a copy, whose barrier is an agent with a clock, has written bytes."""
+        self.writer[places], self.written[places] = agent * 32, stamp
+        self.last_writes[agent] = stamp
+        self.touched.append(places)
+
     def _after_writes(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
-        writer = self.writer[places]
-        one = threads[:, None]
-        late = (writer != NOBODY) & (writer != one) & (self.written[places] > clock.known[np.maximum(writer, 0) // 32])
-        if late.any():
-            n = tuple(x[0] for x in np.nonzero(late))
-            reader = threads[n[0]]
-            return f"byte {places[n]}, written by thread {writer[n]}, is accessed by thread {reader} without a barrier"
-        other = self.block[places]
-        alien = (other != NOBODY) & (other != block)
-        if alien.any():
-            n = tuple(x[0] for x in np.nonzero(alien))
-            return f"byte {places[n]}, written by block {other[n]}, is accessed by block {block}"
+        if not _is_ordered(self.last_writes, clock):
+            writer, one = self.writer[places], threads[:, None]
+            late = (writer != NOBODY) & (writer != one)
+            if late.any():
+                late &= self.written[places] > clock.known[np.maximum(writer, 0) // 32]
+            if late.any():
+                n = tuple(x[0] for x in np.nonzero(late))
+                two = f"written by thread {writer[n]}, is accessed by thread {threads[n[0]]}"
+                return f"byte {places[n]}, {two} without a barrier"
+        if self.blocks - {block}:
+            other = self.block[places]
+            alien = (other != NOBODY) & (other != block)
+            if alien.any():
+                n = tuple(x[0] for x in np.nonzero(alien))
+                return f"byte {places[n]}, written by block {other[n]}, is accessed by block {block}"
         return ""
+
+
+def _is_ordered(last: Mapping[int, int], clock: Clock) -> bool:
+    """Return whether the `last` accesses of all warps are ordered before the next one of the warp of `clock`."""
+    known = clock.known
+    for warp, now in last.items():
+        if now > known[warp]:
+            return False
+    return True
 
 
 class Region:
     """Bytes at adjacent addresses: a variable, an argument, or the shared memory of a block.
 
-    ``ready`` has 255 for initialised bytes, ``pending`` is set for bytes that an asynchronous copy is about to write or
-    that an asynchronous product reads. A region without `accesses` is not checked for races. What a thread wrote to a
-    `proxied` region is ``unfenced`` until the thread executes a fence between its accesses and asynchronous ones.
+    ``ready`` is 255 for initialised bytes. A region without `accesses` is not checked for races. In a `proxied` region,
+    ``pending`` is set for bytes that an asynchronous copy is about to write or that an asynchronous product reads, and
+    what a thread wrote is ``unfenced`` until the thread executes a fence between its accesses and asynchronous ones.
     """
 
     def __init__(self, name: str, base: int, size: int, content: bytes | None = None, shared: bool = True,
@@ -120,8 +178,9 @@ class Region:
         padded = -(-max(size, 1) // 16) * 16
         self.data = np.zeros(padded, np.uint8)
         self.ready = np.full(padded, 0 if content is None else 255, np.uint8)
-        self.pending_writes = np.zeros(padded, np.int16)
-        self.pending_reads = np.zeros(padded, np.int16)
+        self.is_ready = content is not None
+        self.pending_writes = np.zeros(padded if proxied else 0, np.int16)
+        self.pending_reads = np.zeros(padded if proxied else 0, np.int16)
         self.is_pending = 0
         self.accesses = AccessLog(padded) if shared else None
         self.unfenced = np.zeros(padded, bool) if proxied else None
@@ -134,43 +193,42 @@ class Region:
 
     def offsets(self, addresses: np.ndarray, size: int) -> np.ndarray:
         """Return the offsets of accesses of `size` bytes at `addresses`, after a check of bounds and alignment."""
-        offsets = addresses.astype(np.int64) - self.base
-        if offsets.min() < 0 or offsets.max() + size > self.size:
+        offsets: np.ndarray = np.subtract(addresses, self.base, dtype=np.int64)
+        bits = int(np.bitwise_or.reduce(offsets))  # negative if any offset is
+        if bits < 0 or int(np.maximum.reduce(offsets)) + size > self.size:
             bad = offsets[(offsets < 0) | (offsets + size > self.size)][0]
             raise self.fault(f"an access of {size} bytes at offset {bad} is outside of the {self.size} bytes")
-        if (offsets % size).any():
+        if bits % size:
             raise self.fault(f"an access of {size} bytes at offset {offsets[offsets % size != 0][0]} is not aligned")
         return offsets
 
     def read(self, offsets: np.ndarray, size: int, threads: np.ndarray, clock: Clock, block: int) -> np.ndarray:
         """Return the bytes of `size` at each of `offsets`, as rows."""
-        places = offsets[:, None] + np.arange(size)
-        self._check(places, threads, clock, block)
-        return self.data[places]
+        self.note_read(offsets[:, None] + _BYTES[:size], threads, clock, block)
+        rows: np.ndarray = self.data.reshape(-1, size).take(offsets // size, axis=0)
+        return rows
 
-    def _check(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> None:
+    def note_read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> None:
+        """Check and record a read of rows of bytes, one row a thread."""
         if self.is_pending and self.pending_writes[places].any():
             byte = places[self.pending_writes[places] > 0][0]
             raise self.fault(f"byte {byte} is read before its asynchronous copy was waited for")
-        ready = self.ready[places]
-        if not ready.all():
-            raise self.fault(f"byte {places[ready == 0][0]} is read before it is written")
+        if not self.is_ready:
+            ready = self.ready[places]
+            if b"\0" in ready.tobytes():
+                raise self.fault(f"byte {places[ready == 0][0]} is read before it is written")
         if self.accesses is not None:
             race = self.accesses.read(places, threads, clock, block)
             if race:
                 raise self.fault(race)
 
-    def note_read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> None:
-        """Check and record a read of rows of bytes, one row a thread."""
-        self._check(places, threads, clock, block)
-
     def write(self, offsets: np.ndarray, values: np.ndarray, threads: np.ndarray, clock: Clock, block: int,
               is_atomic: bool = False) -> None:  # fmt: skip
         """Write a row of `values` at each of `offsets`."""
-        places = offsets[:, None] + np.arange(values.shape[1])
+        places = offsets[:, None] + _BYTES[: values.shape[1]]
         self.check_overwrite(places)
         if not is_atomic:
-            if len(offsets) > 1 and len(np.unique(offsets)) < len(offsets):
+            if len(set(offsets.tolist())) < len(offsets):
                 raise self.fault(f"two threads write offset {_repeated(offsets)} in one instruction")
             if self.accesses is not None:
                 race = self.accesses.write(places, threads, clock, block)
@@ -239,10 +297,12 @@ class GlobalMemory:
             raise PtxError(f"address {address:#x} is in no memory")
         return self.regions[n]
 
-    def split(self, addresses: np.ndarray) -> Sequence[tuple[Region, np.ndarray]]:
-        """Return the regions that contain the addresses, each with the positions of its addresses."""
-        first = self.find(int(addresses[0]))
-        if ((addresses >= first.base) & (addresses < first.base + first.size)).all():
-            return [(first, np.arange(len(addresses)))]
+    def split(self, addresses: np.ndarray, low: int, high: int) -> Sequence[tuple[Region, Lanes]]:
+        """Return the regions that contain the addresses, which are from `low` to `high`, each with the positions of its
+        addresses.
+        """
+        first = self.find(low)
+        if first.base <= low and high < first.base + first.size:
+            return [(first, slice(None))]
         regions = [self.find(int(a)) for a in addresses]
         return [(r, np.array([n for n, x in enumerate(regions) if x is r])) for r in dict.fromkeys(regions)]

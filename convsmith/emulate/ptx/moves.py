@@ -10,7 +10,7 @@ import numpy as np
 from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED
 from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
 from convsmith.emulate.ptx.parser import Group, PtxError, PtxInstruction, Register, Symbol
-from convsmith.emulate.ptx.warp import ALL, LANES, UNSIGNED, Execute, InFlight, Warp
+from convsmith.emulate.ptx.warp import ALL, LANE, LANES, UNSIGNED, Execute, InFlight, Warp
 
 SPACES = ("global", "shared", "local", "param", "const")
 _WINDOWS = {"shared": SHARED, "local": LOCAL, "param": PARAM, "global": 0, "const": 0}
@@ -23,7 +23,7 @@ def space_of(ins: PtxInstruction) -> str:
 
 def fetch(warp: Warp, addresses: np.ndarray, size: int, mask: np.ndarray) -> np.ndarray:
     """Return the rows of `size` bytes at the addresses of the lanes of a mask; other rows are zero."""
-    numbers = np.flatnonzero(mask)
+    numbers = LANE if mask is ALL else np.flatnonzero(mask)
     out = np.zeros((LANES, size), np.uint8)
     for region, which, places in warp.block.region(addresses[numbers], warp):
         lanes = numbers[which]
@@ -36,7 +36,7 @@ def fetch(warp: Warp, addresses: np.ndarray, size: int, mask: np.ndarray) -> np.
 
 def put_bytes(warp: Warp, addresses: np.ndarray, rows: np.ndarray, mask: np.ndarray, is_atomic: bool = False) -> None:
     """Write a row of bytes at the address of each lane of a mask."""
-    numbers = np.flatnonzero(mask)
+    numbers = LANE if mask is ALL else np.flatnonzero(mask)
     for region, which, places in warp.block.region(addresses[numbers], warp):
         lanes = numbers[which]
         if region is warp.block.parameters:
@@ -168,6 +168,8 @@ def _convert_address(ins: PtxInstruction, made: Operands) -> Execute:
     if "to" in ins.words:
         window = -window
     put, read = made.write(ins.arguments[0], type_), made.read(ins.arguments[1], type_)
+    if not window:
+        return lambda warp, mask: put(warp, read(warp), mask)
     return lambda warp, mask: put(warp, (read(warp).astype(np.int64) + window).astype(type_.dtype), mask)
 
 

@@ -110,10 +110,17 @@ class Operands:
         if bits == 1:
             return lambda warp: warp.registers[name]
         if bits == 8 * type_.bytes:
-            return lambda warp: warp.registers[name].view(type_.dtype)
+            dtype = type_.dtype
+
+            def read(warp: Warp) -> np.ndarray:
+                held = warp.registers[name]
+                return held if held.dtype is dtype else held.view(dtype)
+
+            return read
         if bits < 8 * type_.bytes:
             raise PtxError(f"register {name} of {bits} bits is read as {8 * type_.bytes}")
-        return lambda warp: warp.registers[name].astype(UNSIGNED[type_.bytes]).view(type_.dtype)
+        whole, part = UNSIGNED[bits // 8], UNSIGNED[type_.bytes]
+        return lambda warp: warp.registers[name].view(whole).astype(part).view(type_.dtype)
 
     def write(self, argument: Argument, type_: PtxType) -> Write:
         """Return a function that writes values to a register in the lanes of a mask; narrower integers are extended."""
@@ -126,6 +133,8 @@ class Operands:
         if bits == 1:
             return lambda warp, value, mask: warp.set(name, value, mask)
         wide = UNSIGNED[bits // 8]
+        if bits == 8 * type_.bytes and type_.count == 1:
+            return lambda warp, value, mask: warp.set(name, value, mask)
         if bits == 8 * type_.bytes:
             return lambda warp, value, mask: warp.set(name, value.view(wide), mask)
         if bits < 8 * type_.bytes or type_.count > 1:
@@ -158,7 +167,7 @@ class Operands:
             narrow = self.read(base, TYPES["u32"])
             return lambda warp: narrow(warp).astype(np.int64) + offset
         wide = self.read(base, TYPES["s64"])
-        return lambda warp: wide(warp) + offset
+        return (lambda warp: wide(warp) + offset) if offset else wide
 
 
 def _part(values: str, axis: int) -> Callable[[Warp], np.ndarray]:

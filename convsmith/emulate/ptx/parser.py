@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 from convsmith.diag.errors import ToolchainError
-from convsmith.diag.record import record
 
 
 class PtxError(ToolchainError):
@@ -55,8 +55,7 @@ Atom = Register | Immediate | Symbol
 Argument = Register | Immediate | Symbol | Address | Group
 
 
-@record(frozen=True)
-class PtxInstruction:
+class PtxInstruction(NamedTuple):
     """One instruction: the words of its opcode, its operands, and the predicate that guards it.
 
     A shuffle or elect writes a predicate beside its result (``%r1|%p1``): ``beside`` names it.
@@ -99,10 +98,10 @@ class PtxKernel:
 
 @dataclass
 class PtxModule:
-    """The kernels of a PTX text, and its target."""
+    """The target of a PTX text, and its kernels by name, which are parsed when they are asked for."""
 
     target: str
-    kernels: dict[str, PtxKernel]
+    kernels: dict[str, Callable[[], PtxKernel]]
 
 
 _BYTES = {"b8": 1, "s8": 1, "u8": 1, "b16": 2, "s16": 2, "u16": 2, "f16": 2, "b32": 4, "s32": 4, "u32": 4, "f32": 4,
@@ -116,11 +115,11 @@ _ENTRY = re.compile(r"(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)\s*\(")
 
 
 def parse_ptx(text: str) -> PtxModule:
-    """Return the kernels of a PTX text."""
+    """Return the kernels of a PTX text. PtxError if the braces of a kernel do not match."""
     text = re.sub(r"//[^\n]*", "", text)
     target = re.search(r"\.target\s+(\w+)", text)
     shared: dict[str, PtxVariable] = {}
-    kernels: dict[str, PtxKernel] = {}
+    kernels: dict[str, Callable[[], PtxKernel]] = {}
     place = 0
     while True:
         entry = _ENTRY.search(text, place)
@@ -128,14 +127,28 @@ def parse_ptx(text: str) -> PtxModule:
             _declare(statement.strip(), shared)
         if entry is None:
             return PtxModule(target[1] if target else "", kernels)
-        close = text.index(")", entry.end())
-        opening = text.index("{", close)
-        threads, cluster = _extents(text[close:opening])
-        kernel = PtxKernel(entry[1], _parameters(text[entry.end() : close]), threads, cluster)
-        kernel.variables = shared
-        place = _body(text, opening, kernel)
-        kernel.variables = {**shared, **kernel.variables}
-        kernels[kernel.name] = kernel
+        place = _end_of_body(text, entry)
+        kernels[entry[1]] = cache(partial(_kernel, text, entry, shared))
+
+
+def _end_of_body(text: str, entry: re.Match[str]) -> int:
+    """Return the position after the brace that closes the body of a kernel."""
+    depth = 0
+    for brace in re.finditer("[{}]", text[entry.end() :]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return entry.end() + brace.end()
+    raise PtxError(f"kernel {entry[1]}: the text ends within the body")
+
+
+def _kernel(text: str, entry: re.Match[str], shared: Mapping[str, PtxVariable]) -> PtxKernel:
+    """Return the kernel whose name `entry` has found, in a text with variables outside of kernels."""
+    close = text.index(")", entry.end())
+    opening = text.index("{", close)
+    threads, cluster = _extents(text[close:opening])
+    kernel = PtxKernel(entry[1], _parameters(text[entry.end() : close]), threads, cluster, variables={**shared})
+    _body(text, opening, kernel)
+    return kernel
 
 
 def _extents(directives: str) -> Iterator[tuple[int, int, int] | None]:
@@ -176,16 +189,15 @@ def _declare(text: str, variables: dict[str, PtxVariable]) -> None:
     variables[name] = PtxVariable(space, int(align or _BYTES[kind]), size, data)
 
 
-def _body(text: str, place: int, kernel: PtxKernel) -> int:
-    """Parse the statements of a body that begins at its brace; return the position after it."""
+def _body(text: str, place: int, kernel: PtxKernel) -> None:
+    """Parse the statements of a body that begins at its brace."""
     scopes: list[dict[str, str]] = []
     counter, counted = 0, place
     line = text.count("\n", 0, place) + 1
     statement = re.compile(r"\s*(?:(\{)|(\})|([\w$]+):|([^;]*);)", re.DOTALL)
     while True:
         found = statement.match(text, place)
-        if found is None:
-            raise PtxError(f"kernel {kernel.name}: the text ends within the body")
+        assert found is not None, "the braces match"
         opening, closing, label, words = found.groups()
         place = found.end()
         if opening:
@@ -193,34 +205,41 @@ def _body(text: str, place: int, kernel: PtxKernel) -> int:
         elif closing:
             scopes.pop()
             if not scopes:
-                return place
+                return
         elif label:
             kernel.labels[label] = len(kernel.code)
         elif words.strip().startswith(".reg"):
             counter += 1
-            _registers(words.strip(), kernel, scopes[-1] if len(scopes) > 1 else {}, counter)
+            _registers(words.strip(), kernel, scopes[-1], counter if len(scopes) > 1 else 0)
         elif words.strip().startswith("."):
             _declare(words.strip(), kernel.variables)
         elif words.strip():
-            local = {old: new for scope in scopes for old, new in scope.items()}
+            local = tuple(names for scope in scopes for names in scope.items())
             line += text.count("\n", counted, place)
             counted = place
-            kernel.code.append(_instruction(words.strip(), kernel, local, line))
+            kernel.code.append(_instruction(words.strip(), local)._replace(line=line))
 
 
 def _registers(text: str, kernel: PtxKernel, scope: dict[str, str], counter: int) -> None:
-    """Declare registers; those of an inner scope get unique names."""
+    """Declare registers; those of an inner scope, whose `counter` is not 0, get unique names. `scope` gets the names
+    that differ from those in the text, or do not look like a register.
+    """
     _, kind, names = text.split(None, 2)
     bits = 1 if kind == ".pred" else 128 if kind == ".b128" else 8 * _BYTES[kind[1:]]
     for name in (n.strip() for n in names.split(",")):
         several = re.fullmatch(r"(.*)<(\d+)>", name)
         for one in [f"{several[1]}{n}" for n in range(int(several[2]))] if several else [name]:
-            if one in kernel.registers:
+            if counter and one in kernel.registers:
                 scope[one] = f"{one}.{counter}"
+            elif not one.startswith("%"):
+                scope[one] = one
             kernel.registers[scope.get(one, one)] = bits
 
 
 _FLOAT = {"f": 32, "d": 64}
+_INSTRUCTION = re.compile(r"(?:@(!?)([%\w]+)\s+)?([\w.:]+)\s*(.*)$", re.DOTALL)
+_ADDRESS = re.compile(r"([%\w$.]+)\s*(?:\+\s*(-?\w+))?")
+_OPERAND = re.compile(r"(?:\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\[{(])+")
 
 
 def _immediate(text: str) -> Immediate:
@@ -231,9 +250,11 @@ def _immediate(text: str) -> Immediate:
     return Immediate(int(text.rstrip("U"), 0))
 
 
-def _instruction(text: str, kernel: PtxKernel, local: dict[str, str], line: int) -> PtxInstruction:
-    """Return the instruction of a statement without its semicolon, which ends at `line`."""
-    found = re.match(r"(?:@(!?)([%\w]+)\s+)?([\w.:]+)\s*(.*)$", text, re.DOTALL)
+@lru_cache(1 << 14)  # texts of a kernel, one of which is changed, share most lines
+def _instruction(text: str, names: tuple[tuple[str, str], ...]) -> PtxInstruction:
+    """Return the instruction of a statement without its semicolon; `names` are those of registers in a scope."""
+    local = dict(names)
+    found = _INSTRUCTION.match(text)
     if found is None:
         raise PtxError(f"{text!r} is not an instruction")
     negated, guard, opcode, operands = found.groups()
@@ -242,44 +263,35 @@ def _instruction(text: str, kernel: PtxKernel, local: dict[str, str], line: int)
     for part in _split(operands):
         if "|" in part:
             part, beside = (x.strip() for x in part.split("|"))
-        arguments.append(_argument(part, kernel, local))
+        arguments.append(_argument(part, local))
     guard = local.get(guard, guard) if guard else ""
-    return PtxInstruction(words, tuple(arguments), guard, bool(negated), local.get(beside, beside), line,
-                          " ".join(text.split()))  # fmt: skip
+    text = " ".join(text.split())
+    return PtxInstruction(words, tuple(arguments), guard, bool(negated), local.get(beside, beside), text=text)
 
 
 def _split(text: str) -> list[str]:
     """Split operands at the commas outside of brackets."""
-    parts, depth, current = [], 0, ""
-    for c in text:
-        depth += (c in "[{(") - (c in "]})")
-        if c == "," and not depth:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += c
-    return [*parts, current.strip()] if current.strip() else parts
+    return [part for part in map(str.strip, _OPERAND.findall(text)) if part]
 
 
-def _argument(text: str, kernel: PtxKernel, local: dict[str, str]) -> Argument:
+def _argument(text: str, local: Mapping[str, str]) -> Argument:
     if text.startswith("{"):
-        return Group(tuple(_atom(x, kernel, local) for x in _split(text[1:-1])))
+        return Group(tuple(_atom(x, local) for x in _split(text[1:-1])))
     if not text.startswith("["):
-        return _atom(text, kernel, local)
+        return _atom(text, local)
     base, *coordinates = _split(text[1:-1])
-    found = re.fullmatch(r"([%\w$.]+)\s*(?:\+\s*(-?\w+))?", base)
+    found = _ADDRESS.fullmatch(base)
     if found is None:
         raise PtxError(f"address {text} is not understood")
-    atom = _atom(found[1], kernel, local)
-    lanes = _argument(coordinates[0], kernel, local) if coordinates else Group(())
+    atom = _atom(found[1], local)
+    lanes = _argument(coordinates[0], local) if coordinates else Group(())
     assert isinstance(lanes, Group)
     return Address(atom, int(found[2] or "0", 0), lanes.items)  # type: ignore[arg-type]
 
 
-def _atom(text: str, kernel: PtxKernel, local: dict[str, str]) -> Atom:
-    name = local.get(text, text)
-    if name in kernel.registers or text.startswith("%") or text == "_":
-        return Register(name)
-    if re.match(r"[-\d.]", text):
+def _atom(text: str, local: Mapping[str, str]) -> Atom:
+    if text in local or text.startswith("%") or text == "_":
+        return Register(local.get(text, text))
+    if text[0] in "-.0123456789":
         return _immediate(text)
     return Symbol(text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from convsmith.emulate.ptx.conversions import convert
 from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
-from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
+from convsmith.emulate.ptx.parser import Argument, Immediate, PtxError, PtxInstruction
 from convsmith.emulate.ptx.warp import Execute, Warp
 from convsmith.interp.arithmetic import fma as fused
 
@@ -32,7 +32,7 @@ def _product(words: Words) -> tuple[Function, PtxType]:
         return np.multiply, type_
     if "wide" in words:
         wide = _wide(type_.dtype)
-        return (lambda a, b: a.astype(wide) * b.astype(wide)), PtxType(wide)
+        return (lambda a, b: np.multiply(a, b, dtype=wide)), PtxType(wide)
     bits = 8 * type_.bytes
     if bits == 64:
         high = np.vectorize(lambda a, b: (int(a) * int(b)) >> 64, otypes=[type_.dtype])
@@ -63,9 +63,13 @@ def _extreme(words: Words) -> Function:
     return lambda a, b: np.where(a != a, b, np.where((b != b) | ~pick(b, a), a, b))
 
 
-def _shift(words: Words) -> Function:
+def _shift(words: Words, count: Argument | None = None) -> Function:
+    """Return a shift by any number, or the faster one by the constant `count`."""
     type_ = TYPES[words[-1]]
     bits = 8 * type_.bytes
+    if isinstance(count, Immediate) and count.value < bits:
+        shift, by = (np.left_shift if words[0] == "shl" else np.right_shift), type_.dtype.type(count.value)
+        return lambda a, n: shift(a, by)
     if words[0] == "shl":
         return lambda a, n: np.where(n < bits, a << np.minimum(n, bits - 1).astype(a.dtype), a.dtype.type(0))
     if type_.dtype.kind == "i":
@@ -205,7 +209,8 @@ def scalar(ins: PtxInstruction, made: Operands) -> Execute | None:
     if root == "shf" or root == "prmt" or root == "lop3":
         return _plain(FUNCTIONS[root](words), ins, made, TYPES["u32"], TYPES["u32"])
     if root in ("shl", "shr"):
-        return _plain(_shift(words), ins, made, TYPES[words[-1]], TYPES[words[-1]], second=TYPES["u32"])
+        shift = _shift(words, ins.arguments[2])
+        return _plain(shift, ins, made, TYPES[words[-1]], TYPES[words[-1]], second=TYPES["u32"])
     if root == "bfi":
         return _plain(_insert, ins, made, TYPES["u32"], TYPES["u32"])
     if root == "bfe":

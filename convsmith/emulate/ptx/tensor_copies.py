@@ -178,7 +178,7 @@ def _load(warp: Warp, lane: int, block: ThreadBlock, at: int, copied: PtxTensorM
         assert shared.unfenced is not None
         shared.unfenced[places] = False
         assert shared.accesses is not None
-        shared.accesses.writer[places], shared.accesses.written[places] = agent * 32, stamp
+        shared.accesses.note_copy(places, agent, stamp)
         barrier.published[agent] = stamp
         barrier.transact(places.size)
 

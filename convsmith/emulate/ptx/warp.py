@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from convsmith.emulate.ptx.block import ThreadBlock
 
 LANES = 32
-ALL = np.ones(LANES, bool)
-"""The mask of a warp whose lanes are all active; compared by identity."""
+ALL, NONE = np.ones(LANES, bool), np.zeros(LANES, bool)
+"""The masks of all lanes and of no lane; `canonical` makes them comparable by identity."""
+_ALL_BYTES, _NO_BYTES = ALL.tobytes(), NONE.tobytes()
+LANE = np.arange(LANES)
+"""The numbers of the lanes of a warp."""
 UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32),
                                       8: np.dtype(np.uint64)}  # fmt: skip
 
@@ -50,19 +53,14 @@ class InFlight:
     def __init__(self, sums: Accumulators, number: int) -> None:
         self.sums, self.number = sums, number
 
-    @property
-    def dtype(self) -> np.dtype:
-        return UNSIGNED[4]
+    dtype = None
+    """A register of another type than any that an instruction reads, so that each reading calls `view`."""
 
     def view(self, dtype: np.dtype) -> np.ndarray:
         """Return the values as `dtype`. PtxError while products are under way."""
         if self.sums.pending:
             raise PtxError("sums are read before their products were waited for")
         return np.ascontiguousarray(self.sums.values[:, self.number]).view(dtype)
-
-    def astype(self, dtype: np.dtype) -> np.ndarray:
-        """Return the bits of the values, converted."""
-        return self.view(UNSIGNED[4]).astype(dtype)
 
 
 class _Path(NamedTuple):
@@ -100,7 +98,7 @@ class Warp:
         """Execute at most `steps` instructions, fewer if the warp must wait or ends."""
         code, end = self.block.operations, len(self.block.operations)
         for _ in range(steps):
-            while self.place == self.meeting or not self.mask.any():
+            while self.place == self.meeting or self.mask is NONE:
                 if not self._resume():
                     return
             if self.place == end:
@@ -110,13 +108,11 @@ class Warp:
             mask = self.mask
             if op.guard:
                 holds = self.registers[op.guard]
-                mask = mask & ~holds if op.is_negated else mask & holds
-                if mask.all():
-                    mask = ALL
+                mask = canonical(mask & ~holds if op.is_negated else mask & holds)
             try:
                 if op.execute is None:
                     self._branch(op, mask)
-                elif mask is ALL or mask.any():
+                elif mask is not NONE:
                     op.execute(self, mask)
                     if self.waiting is not None:
                         if not self.waiting():
@@ -139,13 +135,13 @@ class Warp:
     def _branch(self, op: Operation, mask: np.ndarray) -> None:
         if op.target < 0:  # ret, exit
             self._leave(mask)
-            if self.mask.any():
+            if self.mask is not NONE:
                 self.place += 1
             return
-        stay = self.mask & ~mask
-        if not stay.any():
+        stay = NONE if mask is self.mask else canonical(self.mask & ~mask)
+        if stay is NONE:
             self.place = op.target
-        elif not mask.any():
+        elif mask is NONE:
             self.place += 1
         else:
             self.paths.append(_Path(op.meeting, self.meeting, self.mask))
@@ -153,7 +149,7 @@ class Warp:
             if self.block.rng.random() < 0.5:
                 first, second = second, first
             self.paths.append(second)
-            self.place, self.meeting, self.mask = first.place, first.meeting, canonical(first.mask)
+            self.place, self.meeting, self.mask = first
 
     def _resume(self) -> bool:
         """Continue with waiting lanes; return whether there are any."""
@@ -166,14 +162,13 @@ class Warp:
 
     def _leave(self, mask: np.ndarray) -> None:
         """End the lanes of a mask."""
-        self.live = self.live & ~mask
+        self.live = canonical(self.live & ~mask)
         self.mask = canonical(self.mask & ~mask)
-        if not self.live.any():
-            self.is_done = True
+        self.is_done = self.live is NONE
 
     def require_all(self, mask: np.ndarray, what: str) -> None:
         """Raise PtxError unless all live lanes execute an instruction together."""
-        if (mask != self.live).any():
+        if mask is not self.live and (mask != self.live).any():
             lanes = np.flatnonzero(mask)
             raise PtxError(f"{what} is reached by {len(lanes)} of {self.live.sum()} lanes only")
 
@@ -196,5 +191,6 @@ UNWRITTEN = {0: np.zeros(LANES, bool)} | {
 
 
 def canonical(mask: np.ndarray) -> np.ndarray:
-    """Return `mask`, as the object `ALL` if it has all lanes."""
-    return ALL if mask.all() else mask
+    """Return `mask`, as the object `ALL` if it has all lanes, as `NONE` if it has none."""
+    lanes = mask.tobytes()  # many times as fast as `all` and `any`
+    return ALL if lanes == _ALL_BYTES else NONE if lanes == _NO_BYTES else mask
