@@ -123,11 +123,15 @@ class _Unroll(Rewriter):
         if found is None:
             return self._Load(v)
         coordinates, made = found
-        values = self.values
-        constants = tuple([const + sum([c * values[x] for x, c in moving]) for const, moving in coordinates])
-        load = made.get(constants)
+        values, constants = self.values, []
+        for const, moving in coordinates:
+            for x, c in moving:
+                const += c * values[x]
+            constants.append(const)
+        key = tuple(constants)
+        load = made.get(key)
         if load is None:
-            load = made[constants] = self._Load(v)
+            load = made[key] = self._Load(v)
         return load
 
     def visit_Store(self, s: Store) -> Stmt:

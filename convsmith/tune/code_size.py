@@ -100,4 +100,5 @@ def operations(p: Problem, st: Statement) -> int:
 def splits(total: int, size: int) -> list[tuple[int, int]]:
     """Return (size, count) of the full tiles and of the remainder."""
     full, rest = divmod(total, size)
-    return [x for x in ((size, full), (rest, 1)) if x[0] and x[1]]
+    whole = [(size, full)] if full else []
+    return [*whole, (rest, 1)] if rest else whole
