@@ -13,6 +13,7 @@ Tests that are skipped without PyTorch get the mark `torch`, by which they run a
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
@@ -52,14 +53,24 @@ def mark_torch_cases(items: Iterable[pytest.Item]) -> None:
                 case.add_marker(pytest.mark.torch)
 
 
+_ASKS = re.compile(r'importorskip\("(convsmith\.)?torch')
+
+
 @lru_cache(None)
 def _asks(function: Any) -> bool:
-    return re.search(r'importorskip\("(convsmith\.)?torch', inspect.getsource(inspect.unwrap(function))) is not None
+    inner = inspect.unwrap(function)
+    # The source of a file is at hand, that of each function takes long to find.
+    return _file_asks(inspect.getfile(inner)) and _ASKS.search(inspect.getsource(inner)) is not None
+
+
+@lru_cache(None)
+def _file_asks(file: str) -> bool:
+    return _ASKS.search("".join(linecache.getlines(file))) is not None
 
 
 @lru_cache(None)
 def _module_asks(module: Any) -> bool:
-    pattern = r'^(\w+ = )?pytest\.importorskip\("(convsmith\.)?torch'
+    pattern = rf"^(\w+ = )?pytest\.{_ASKS.pattern}"
     return re.search(pattern, inspect.getsource(module), re.MULTILINE) is not None
 
 
