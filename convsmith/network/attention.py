@@ -18,7 +18,9 @@ from convsmith.network.operators.attention import LANES, MASK, Attention, Order
 from convsmith.network.operators.choice import ChooseByMask, Compare
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
+from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
+from convsmith.network.strided_views import ArrayBox, StridedView, after_move
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise
 from convsmith.runtime.arrays import Array
@@ -67,11 +69,18 @@ class _ScoreStep(NamedTuple):
 
 
 class _OperandView(NamedTuple):
-    """An array of four logical dims in the memory of a value: those of ``order``, times the number ``scale``."""
+    """An array of four logical dims in the memory of a value, times the number ``scale``."""
 
     name: str
-    order: Order = (0, 1, 2, 3)
+    box: ArrayBox
     scale: float = 1.0
+
+    def swapped(self) -> _OperandView:
+        """Return the view whose last two dims have changed places."""
+        turned = (0, 1, 3, 2)
+        order, wholes, starts = self.box
+        of = (tuple(x[n] for n in turned) for x in (wholes, starts))
+        return self._replace(box=ArrayBox(tuple(turned[n] for n in order), *of))
 
 
 class _AttentionFinder:
@@ -133,7 +142,11 @@ class _AttentionFinder:
         query, key, value = (
             self._view(maker.arguments[array], (*batch, *size), maker is product) for maker, array, *size in given
         )
-        key = key._replace(order=tuple((0, 1, 3, 2)[n] for n in key.order))  # type: ignore[arg-type]
+        key = key.swapped()
+        sizes = ((*batch, rows, depth), (*batch, keys, depth), (*batch, keys, width))
+        boxes = [x.box for x in (query, key, value)]
+        is_whole = all(box.wholes == size for box, size in zip(boxes, sizes))
+        parts: tuple[Any, ...] = ((), ()) if is_whole else tuple(zip(*((x.wholes, x.starts) for x in boxes)))
         scale = query.scale * key.scale
         for n, step in enumerate(steps):
             if step.scale != 1 and any(x.added for x in steps[:n]):
@@ -147,8 +160,8 @@ class _AttentionFinder:
         tile = max(min(-(-rows // LANES) * LANES, self._near // (2 * 4 * keys) // LANES * LANES, _MOST_TILE), LANES)
         tile = -(-rows // -(-rows // tile) // LANES) * LANES if rows > tile else tile
         made = Attention(
-            "f32", *batch, rows, keys, depth, width, scale, (query.order, key.order, value.order, order), mask[1], tile,
-            second.post_ops, zeros,  # type: ignore[arg-type]
+            "f32", *batch, rows, keys, depth, width, scale, (*(x.order for x in boxes), order), mask[1], tile,  # type: ignore[arg-type]
+            second.post_ops, zeros, *parts,  # type: ignore[arg-type]
         )
         arguments = {"query": query.name, "key": key.name, "value": value.name}
         arguments |= {MASK: mask[0]} if mask[0] else {}
@@ -315,7 +328,7 @@ class _AttentionFinder:
         """Yield the nodes before a value that may become part of its view."""
         while (maker := self._makers.get(name)) is not None and maker.output not in self._graph.small:
             yield maker
-            if self._scale(maker) is None and not isinstance(maker.work, Reshape | Transpose):
+            if self._scale(maker) is None and not isinstance(maker.work, Reshape | Transpose | Slice):
                 return
             name = self._source(maker)
 
@@ -335,24 +348,36 @@ class _AttentionFinder:
         return prod(step.scale for step in found[1])
 
     def _view(self, name: str, shape: Shape, scales: bool) -> _OperandView:
-        """Return the view of a row-major array of ``shape`` in memory from which moves, and ``scales`` too, compute it.
+        """Return the view of a row-major array of ``shape`` in memory from which moves, and ``scales`` too, compute it:
+        the value farthest from the array of which it is a box.
         """
-        found = _OperandView(name)
+        moves: list[NetworkNode] = []
+        scale, found = 1.0, _OperandView(name, ArrayBox((0, 1, 2, 3), shape, (0, 0, 0, 0)))
         for maker in self._before(name):
-            scale = self._scale(maker)
-            if scale is not None and not scales:
+            number = self._scale(maker)
+            if number is not None and not scales:
                 return found
-            if scale is not None:
-                found = found._replace(name=self._source(maker), scale=found.scale * scale)
-            elif isinstance(maker.work, Reshape):
-                found = found._replace(name=self._source(maker))
-            elif isinstance(maker.work, Transpose):
-                back = tuple(map(int, np.argsort(maker.work.axes)))
-                order = _permuted(found.order, shape, maker.work.result.shape, back)
-                if order is None:
-                    return found
-                found = found._replace(name=self._source(maker), order=order)
+            if number is None and not isinstance(maker.work, Reshape | Transpose | Slice):
+                return found
+            scale *= 1.0 if number is None else number
+            moves.append(maker)
+            name = self._source(maker)
+            if (box := self._boxed(name, moves, shape)) is not None:
+                found = _OperandView(name, box, scale)
         return found
+
+    def _boxed(self, name: str, moves: Sequence[NetworkNode], shape: Shape) -> ArrayBox | None:
+        """Return what an array of ``shape``, which ``moves`` compute, the last first, is in the memory of the value
+        ``name``; None if it is no box of it.
+        """
+        if name not in self._graph.values:
+            return None
+        whole = self._graph.values[name].shape
+        view: StridedView | None = StridedView.dense(whole)
+        for maker in reversed(moves):
+            view = None if view is None else after_move(view, maker.work, self._graph.values[maker.output].shape)
+        view = None if view is None else view.reshaped(shape)
+        return None if view is None else view.boxed(prod(whole))
 
     def _written(self, name: str, shape: Shape) -> tuple[str, Order]:
         """Return the value that attention writes in place of its result of ``shape``, and the order of its dims: that

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from convsmith.network.graph import Work
 from convsmith.network.operators.quantise import Dequantise, Quantise
-from convsmith.problem.post_ops import Eltwise
+from convsmith.problem.post_ops import Eltwise, PostOp
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
 
@@ -48,6 +48,13 @@ class Code(NamedTuple):
             return False
         low, high = (0.0, np.inf) if step.alg == "relu" else (step.alpha, step.beta)
         return (self.of(low), self.of(high)) == self.limits
+
+    def without_saturation(self, steps: Sequence[PostOp]) -> Sequence[PostOp]:
+        """Return steps without the last ones that the saturation of bytes makes unnecessary."""
+        count = len(steps)
+        while count and isinstance(last := steps[count - 1], Eltwise) and self.within(last):
+            count -= 1
+        return steps[:count]
 
 
 def code_of(work: Work, arguments: Mapping[str, str], constants: Mapping[str, Array]) -> Code | None:

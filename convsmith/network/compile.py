@@ -45,6 +45,7 @@ from convsmith.network.program import (
 )
 from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.scratch import bounded, with_bounded_scratch
+from convsmith.network.slices_in_place import with_slices
 from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
@@ -77,7 +78,7 @@ def program_of(
     pays = attention_choice(machine, cold, threads, dtype)
     plain = with_deconvolutions(folded(graph), cold, threads)
     whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, pays), dtype)
-    split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
+    split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
     machine_for = partial(_machine_for, machine)

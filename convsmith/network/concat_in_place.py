@@ -6,42 +6,33 @@ channels of the whole. Kernels write, and read, arrays with such strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple
 
-from convsmith.layout.layout import Layout
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.image import NetworkValue
-from convsmith.network.layouts import FIRST, LAST, Layouts, layout_of, same_memory, takes_any
+from convsmith.network.layouts import FIRST, Layouts, layout_of, same_memory, takes_any
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.parts import Part, order_of, tag_within
 from convsmith.problem.types import TYPES
-from convsmith.runtime.arrays import ALIGNMENT
 
-__all__ = ["Part", "home_of", "with_parts"]
+__all__ = ["with_parts"]
 
 _IDLE = 16
 """Nodes between the writers of two parts of a concatenation, beyond which a copy of the earlier one costs less than
 memory for the rest."""
 
 
-class Part(NamedTuple):
-    """The memory of a value: `offset` bytes from the start of the value `whole`."""
-
-    whole: str
-    offset: int
-
-
 def with_parts(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts, dict[str, Part]]:
     """Return the graph without the concatenations that take place in memory, layouts whose parts have the strides of
     their whole, and the parts.
 
-    A concatenation is in place if each part begins at a multiple of the alignment, and a kernel can write at least one.
-    Each other part, such as an input of the network, a part of two wholes, or one that is written much earlier than the
-    others, is copied by a node of its own.
+    A concatenation is in place if a kernel can write at least one of its parts. Each other part, such as an input of
+    the network, a part of two wholes, or one that is written much earlier than the others, is copied by a node of its
+    own.
     """
     parts = _PartsOfWholes(graph, layouts)
     nodes = [made for node in reversed(graph.nodes) for made in reversed([*parts.nodes(node)])]
@@ -66,7 +57,7 @@ class _PartsOfWholes:
         direct = [names.count(name) == 1 and self._is_written(node, name, tag) for name, tag, _ in rows]
         for n in self._early(rows, direct):
             direct[n] = False
-        if not any(direct) or any(offset % ALIGNMENT for _, _, offset in rows):
+        if not any(direct):
             yield node
             return
         assert isinstance(node.work, Concat)
@@ -103,10 +94,8 @@ class _PartsOfWholes:
         strides = layout_of(whole.shape, tag).strides
         sizes = [shape[axis] for shape in node.work.shapes]
         for n, (start, shape) in enumerate(zip(accumulate(sizes, initial=0), node.work.shapes)):
-            own = Layout.plain(shape, strides).tag()
-            if tag in (FIRST, LAST) and same_memory(shape, own, tag):
-                own = tag
-            yield node.arguments[f"src_{n}"], own, start * strides[axis] * TYPES[whole.type].bits // 8
+            offset = start * strides[axis] * TYPES[whole.type].bits // 8
+            yield node.arguments[f"src_{n}"], tag_within(shape, strides, tag), offset
 
     def _is_written(self, node: NetworkNode, name: str, tag: str) -> bool:
         """Return whether a kernel writes the part `name` of a concatenation in the layout `tag`, and all other nodes
@@ -119,7 +108,7 @@ class _PartsOfWholes:
         if same_memory(value.shape, first, tag):
             return True
         whole = self._tag(node, result_of(node.work).name, node.output)
-        if _order(value.shape, first) != _order(value.shape, whole):
+        if order_of(value.shape, first) != order_of(value.shape, whole):
             return False
         uses = [(maker, result_of(maker.work).name)]
         others = (reader for reader in self._readers[name] if reader is not node)
@@ -130,18 +119,3 @@ class _PartsOfWholes:
         """Return the layout of a value that a node reads or computes as an array."""
         is_free = takes_any(node.work, array, self._graph.values[name])
         return self.tags.get(name, FIRST) if is_free else FIRST
-
-
-def _order(shape: tuple[int, ...], tag: str) -> list[int]:
-    """Return the dims of several elements, outermost in memory first."""
-    strides = layout_of(shape, tag).strides
-    return sorted((n for n, size in enumerate(shape) if size > 1), key=lambda n: -strides[n])
-
-
-def home_of(name: str, parts: Mapping[str, Part]) -> Part:
-    """Return the value that is part of no other in whose memory a value lies, with its offset there."""
-    offset = 0
-    while name in parts:
-        name, start = parts[name]
-        offset += start
-    return Part(name, offset)

@@ -20,6 +20,7 @@ from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.group_norms import with_group_norms
 from convsmith.network.integers import with_integers
 from convsmith.network.joined_operands import with_joined_operands
+from convsmith.network.joined_slices import with_joined_slices
 from convsmith.network.memory import alive_bytes
 from convsmith.network.moves import with_fewer_moves
 from convsmith.network.operators.norm import GroupNorm, RowNorm
@@ -59,7 +60,7 @@ def _bytes_alive(graph: Graph) -> tuple[int, int]:
 
 def _folded(graph: Graph, scaled: _Scaled) -> Graph:
     for rewrite in (
-        with_fewer_moves, with_group_norms, with_gelu, _with_gates, with_float_sums,
+        with_fewer_moves, with_joined_slices, with_group_norms, with_gelu, _with_gates, with_float_sums,
         partial(_with_constants, scaled=scaled), _with_steps, with_integers, with_tables, with_joined_operands,
     ):  # fmt: skip
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))

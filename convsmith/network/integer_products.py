@@ -17,7 +17,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, Eltwise, PostOp
 from convsmith.runtime.arrays import Array
 
-__all__ = ["IntegerProduct", "integer_product"]
+__all__ = ["IntegerProduct", "integer_product", "scaled", "zero_points"]
 
 _LARGEST = 2**31 - 1
 _ROUNDED = 2.0**-22
@@ -158,8 +158,7 @@ class _ProductOnBytes:
             rows.append(("dst", np.array([self._result.point], np.int32)))
         for argument, point in rows:
             if point.any():
-                policy = "common" if point.size == 1 else "per_oc"
-                found.append(Quantity(argument, policy, (0,) if point.size == 1 else (), "s32"))
+                found.append(zero_points(argument, point))
                 self._constants[f"zero_points_{argument}"] = point
         return found
 
@@ -169,9 +168,8 @@ class _ProductOnBytes:
         steps: Sequence[PostOp] = self._work.post_ops
         unit = 1.0
         if self._result is not None:
-            while steps and isinstance(steps[-1], Eltwise) and self._result.within(steps[-1]):
-                steps = steps[:-1]
-            if all(_scaled(step, 1) is not None or self._adds(n, step) for n, step in enumerate(steps)):
+            steps = self._result.without_saturation(steps)
+            if all(scaled(step, 1) is not None or self._adds(n, step) for n, step in enumerate(steps)):
                 unit = self._result.scale
         first = self._codes["post_op_0"].scale if steps and self._adds(0, steps[0]) else unit
         self._operand("mul", self._scale / np.float32(first))
@@ -181,7 +179,7 @@ class _ProductOnBytes:
             if self._adds(n, step):
                 self._add_bytes(n, first if n == 0 else unit, unit)
             elif isinstance(step, Eltwise):
-                self._post_ops.append(_scaled(step, unit) or step)
+                self._post_ops.append(scaled(step, unit) or step)
             else:
                 assert isinstance(step, BinaryPostOp)
                 self._floats[f"post_op_{len(self._post_ops)}"] = f"post_op_{n}"
@@ -218,7 +216,13 @@ class _ProductOnBytes:
         self._post_ops.append(BinaryPostOp(alg, "f32", 1 << axis if wide else 0))
 
 
-def _scaled(step: PostOp, unit: float) -> PostOp | None:
+def zero_points(argument: str, point: Array) -> Quantity:
+    """Return the attribute of the zero points of an array: one, or one for each output channel."""
+    policy = "common" if point.size == 1 else "per_oc"
+    return Quantity(argument, policy, (0,) if point.size == 1 else (), "s32")
+
+
+def scaled(step: PostOp, unit: float) -> PostOp | None:
     """Return a step on numbers in multiples of `unit`; None if it has no such form."""
     if not isinstance(step, Eltwise):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from convsmith.network.operators.pool import Pool
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.resize import Resize
 from convsmith.network.operators.slice import Slice
+from convsmith.network.sums_of_bytes import summed_product
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.statement.operator import Operator
@@ -66,7 +68,7 @@ class _Integers:
     """Rewrites the nodes of a graph in order."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._readers = graph, graph.readers()
+        self._graph, self._readers, self._makers = graph, graph.readers(), graph.makers()
         self._nodes: list[NetworkNode] = []
         self._constants, self._values = dict(graph.constants), dict(graph.values)
         self._bytes: dict[str, _Bytes] = {}
@@ -93,7 +95,7 @@ class _Integers:
         elif isinstance(work, Conv | Matmul):
             self._product(node)
         elif isinstance(work, Operator) and not isinstance(work, Quantise | Dequantise):
-            if not (self._moved(node) or self._on_bytes(node)):
+            if not (self._moved(node) or self._summed(node) or self._on_bytes(node)):
                 self._add(node.work, node.arguments, node.output, node.names)
         else:
             self._add(node.work, node.arguments, node.output, node.names)
@@ -232,6 +234,43 @@ class _Integers:
         self._bytes[node.output] = _Bytes(name, code)
         if node.output in self._graph.outputs:
             self._real(node.output)
+
+    def _summed(self, node: NetworkNode) -> bool:
+        """Make a sum of bytes part of the product that computes one of its terms, if it is one, the later one of two;
+        return whether it is.
+        """
+        work, result = node.work, self._result_code(node)
+        terms = [self._bytes[name] for name in node.arguments.values() if name in self._bytes]
+        if not isinstance(work, Pointwise) or len(node.arguments) != 2 or len(terms) != 2 or result is None:
+            return False
+        places = {x.output: n for n, x in enumerate(self._nodes)}
+        for own, other in sorted(permutations(terms), key=lambda x: -places.get(x[0].name, -1)):
+            if own.name not in places or own.name == other.name or not self._is_inner(own.name, node):
+                continue
+            before = self._nodes[places[own.name]]
+            made = summed_product(before, own.code, work, other.code, result.code)
+            if made is not None:
+                del self._nodes[places[own.name]]
+                output, names = self._output(node, result)
+                held = {array: self._held(f"{output}@{array}", x) for array, x in made.constants.items()}
+                known = {t.name for t in made.work.tensors}
+                kept = {array: x for array, x in before.arguments.items() if array in known}
+                arguments = {**kept, made.addend: other.name, **held}
+                self._append(made.work, arguments, output, (*before.names, *names))
+                return True
+        return False
+
+    def _is_inner(self, name: str, node: NetworkNode) -> bool:
+        """Return whether a product computes bytes that `node` alone reads, as floats."""
+        rounding = self._makers.get(name)
+        if rounding is None or not isinstance(rounding.work, Quantise):
+            return False
+        whole = rounding.arguments["src"]
+        floats = [x.output for x in self._readers.get(name, ())]
+        values = (whole, name, *floats)
+        readers = [self._readers.get(x, []) for x in values]
+        is_alone = [len(x) for x in readers] == [1, 1, 1] and readers[-1] == [node]
+        return is_alone and not {*values} & {*self._graph.outputs}
 
     def _on_bytes(self, node: NetworkNode) -> bool:
         """Add an operator that converts as it loads and stores, if it reads or computes bytes; return whether it does.

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from convsmith.network.concat_in_place import Part, home_of
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.memory import Life
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.parts import Part, home_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
@@ -48,8 +48,7 @@ def placed(graph: Graph, parts: Mapping[str, Part], replaces: bool = True) -> Pl
         for name in (*node.arguments.values(), node.output):
             if name not in homes or homes[name].whole in outside:
                 continue
-            home, start = homes[name]
-            nbytes = start + graph.nbytes(name)
+            home, nbytes = homes[name].whole, graph.nbytes(home_of(name, parts).whole)
             known = lives.get(home, Life(nbytes, step, step))
             lives[home] = Life(max(known.nbytes, nbytes), known.first, step)
     return Placed(tuple(nodes), homes, lives)

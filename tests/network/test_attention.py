@@ -147,6 +147,63 @@ def test_other_products_stay(form: str) -> None:
     assert not _works(net, "Attention") and len(_works(net, "--matmul")) >= 2
 
 
+def _matrices(b: NetworkBuilder, q: str, k: str, v: str) -> str:
+    """The attention of three arrays (batch, head, row, element)."""
+    shares = b.op("Softmax", b.op("MatMul", q, b.op("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
+    y = b.op("Transpose", b.op("MatMul", shares, v), perm=(0, 2, 1, 3))
+    return b.op("Reshape", y, b.held(np.int64([2, ROWS, 3 * DEPTH])))
+
+
+def _product(b: NetworkBuilder) -> str:
+    """Queries, keys and values of two batches of rows of three heads, from one product."""
+    return b.op("MatMul", b.input("x", 2, ROWS, 10), b.weights(10, 9 * DEPTH))
+
+
+def _split_columns(b: NetworkBuilder) -> str:
+    """Thirds of the columns, as in GPT-2."""
+    shape = b.held(np.int64([2, ROWS, 3, DEPTH]))
+    thirds = b.op("Split", _product(b), axis=2, outputs=3, num_outputs=3)
+    return _matrices(b, *(b.op("Transpose", b.op("Reshape", x, shape), perm=(0, 2, 1, 3)) for x in thirds))
+
+
+def _split_dim(order: tuple[int, ...], perm: tuple[int, ...]) -> Callable[[NetworkBuilder], str]:
+    """A dim of three behind a transpose, which comes first, as in vision transformers."""
+
+    def made(b: NetworkBuilder) -> str:
+        sizes = [(3, 3, DEPTH)[n] for n in order]
+        whole = b.op("Reshape", _product(b), b.held(np.int64([2, ROWS, *sizes])))
+        turned = b.op("Transpose", whole, perm=perm)
+        return _matrices(b, *(b.op("Gather", turned, b.held(np.int64(n)), axis=0) for n in range(3)))
+
+    return made
+
+
+FUSED: dict[str, tuple[Callable[[NetworkBuilder], str], str]] = {
+    "thirds of columns": (_split_columns, "wholes=((2, 9, 18, 8), (2, 9, 18, 8), (2, 9, 18, 8))"),
+    "a dim before heads": (_split_dim((0, 1, 2), (2, 0, 3, 1, 4)), "starts=((0, 0, 0, 0), (0, 3, 0, 0), (0, 6, 0, 0))"),
+    "a dim within heads": (
+        _split_dim((1, 0, 2), (3, 0, 2, 1, 4)), "starts=((0, 0, 0, 0), (0, 0, 0, 8), (0, 0, 0, 16))"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FUSED)
+def test_parts_of_one_product_are_read_where_they_are(form: str) -> None:
+    b = NetworkBuilder(5, real=True)
+    build, stated = FUSED[form]
+    net = _checked(b, build(b))
+    assert [step.work.split("(")[0].split()[0] for step in net.image.steps] == ["--matmul", "Attention"]
+    assert stated in net.image.steps[1].work
+
+
+def test_parts_whose_elements_are_apart_are_those_of_a_copy() -> None:
+    """A dim of three behind the elements of a head is moved to the front once, for all three."""
+    b = NetworkBuilder(6, real=True)
+    net = _checked(b, _split_dim((1, 2, 0), (4, 0, 2, 1, 3))(b))
+    assert [step.work.split("(")[0].split()[0] for step in net.image.steps] == ["--matmul", "Transpose", "Attention"]
+    assert "starts=((0, 0, 0, 0), (2, 0, 0, 0), (4, 0, 0, 0))" in net.image.steps[2].work
+
+
 def test_scores_that_are_outputs_stay() -> None:
     b = NetworkBuilder(2)
     q, k, v = b.input("q", 16, 8), b.input("k", 8, 20), b.input("v", 20, 4)

@@ -153,6 +153,14 @@ NORMS: dict[str, Operator] = {
         "f32", 2, 3, 40, 17, 8, 16, orders=((0, 2, 1, 3), (2, 0, 3, 1), (0, 2, 1, 3), (0, 2, 1, 3)),
         mask=(1, 1, 17, 40), steps=(Eltwise("relu"),), zeros=True,
     ),
+    "parts of one array": Attention(
+        "f32", 2, 3, 20, 20, 8, 8, orders=((0, 2, 1, 3),) * 3 + ((0, 1, 2, 3),), tile=16,
+        wholes=((2, 9, 20, 8),) * 3, starts=((0, 0, 0, 0), (0, 3, 0, 0), (0, 6, 0, 0)),
+    ),
+    "parts of heads": Attention(
+        "f32", 1, 3, 18, 9, 5, 7, tile=32,
+        wholes=((1, 3, 20, 11), (2, 3, 9, 5), (1, 3, 11, 8)), starts=((0, 0, 2, 5), (1, 0, 0, 0), (0, 0, 1, 1)),
+    ),
 }  # fmt: skip
 """Operators with inner arrays, whose results are rounded."""
 

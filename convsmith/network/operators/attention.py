@@ -33,7 +33,7 @@ from convsmith.statement.operator import (
     result_array,
 )
 
-__all__ = ["LANES", "MASK", "Attention", "Order"]
+__all__ = ["LANES", "MASK", "Attention", "Order", "Sizes"]
 
 LANES = 16
 """Rows of a tile are a multiple of these: whole vectors, of any machine."""
@@ -51,6 +51,8 @@ _LEAST, _SMALL = -3e38, 1e-30
 
 Order: TypeAlias = tuple[int, int, int, int]
 """The logical dim of each dim in memory."""
+Sizes: TypeAlias = tuple[int, ...]
+"""A number for each logical dim."""
 _At: TypeAlias = Mapping[str, Var]
 """The variables of loops by the letters of dims."""
 
@@ -61,6 +63,7 @@ class Attention(Operator):
 
     The query has ``rows`` of ``depth`` elements, the key has ``keys`` rows of them, and the value ``keys`` rows of
     ``width``. ``orders`` are those of the dims (batch, head, row, element) in memory, for query, key, value and result.
+    With ``wholes``, query, key and value are parts of arrays of these sizes, from ``starts`` on along each dim.
     A mask, of the shape (batch, head, key, row), has sizes of 1 where it broadcasts. The element-wise ``steps`` follow.
     A row whose scores are all -inf is NaN, or zero with ``zeros``. Kernels compute ``tile`` rows at a time.
     """
@@ -78,6 +81,8 @@ class Attention(Operator):
     tile: int = 32
     steps: tuple[Eltwise, ...] = ()
     zeros: bool = False
+    wholes: tuple[Sizes, ...] = ()
+    starts: tuple[Sizes, ...] = ()
 
     @property
     def _sizes(self) -> Mapping[str, int]:
@@ -94,7 +99,8 @@ class Attention(Operator):
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array in memory."""
-        return self._ordered(name, [self._sizes[x] for x in _ARRAYS[name]])
+        whole = dict(zip(_ARRAYS, self.wholes)).get(name)
+        return self._ordered(name, whole or [self._sizes[x] for x in _ARRAYS[name]])
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -148,8 +154,11 @@ class Attention(Operator):
         def inner(load: Loader, name: str, at: _At) -> Value:
             return load(name, [at[x] for x in _INNER[name]])
 
+        starts = dict(zip(_ARRAYS, self.starts))
+
         def outer(load: Loader, name: str, at: Mapping[str, IndexLike]) -> Value:
-            return load(name, self._ordered(name, [at[x] for x in _ARRAYS[name]]))
+            first = starts.get(name, (0, 0, 0, 0))
+            return load(name, self._ordered(name, [at[x] + n for x, n in zip(_ARRAYS[name], first)]))
 
         def column(load: Loader, at: _At, _: Value | None) -> Value:
             row = minimum(at["t"] * self.tile + at["r"], self.rows - 1)  # rows behind the last are computed too
@@ -197,6 +206,12 @@ class Attention(Operator):
     def reference(self, *arrays: Any) -> Any:
         """Return the attention by numpy."""
         q, k, v = (x.transpose(np.argsort(order)) for x, order in zip(arrays[:3], self.orders))
+        if self.wholes:
+            shapes = ([self._sizes[x] for x in _ARRAYS[name]] for name in _ARRAYS if name != RESULT)
+            q, k, v = (
+                x[tuple(slice(n, n + size) for n, size in zip(first, shape))]
+                for x, first, shape in zip((q, k, v), self.starts, shapes)
+            )
         scores = (q * q.dtype.type(self.scale)) @ k.swapaxes(2, 3)
         if self.mask:
             scores = scores + arrays[3].swapaxes(2, 3)
