@@ -37,12 +37,12 @@ _MOST_TILE = 64
 Shape: TypeAlias = tuple[int, ...]
 
 
-def with_attention(graph: Graph, near_bytes: int, pays: Callable[[Attention], bool]) -> Graph:
+def with_attention(graph: Graph, near_bytes: int, lanes: int, pays: Callable[[Attention], bool]) -> Graph:
     """Return the graph with operators in place of two products with a softmax between them, where one ``pays``. The
     scores of a tile of rows, and their exponentials, have room in ``near_bytes`` of a cache, as far as the smallest
-    tile allows.
+    tile allows. Vectors have so many ``lanes``.
     """
-    finder, nodes, gone = _AttentionFinder(graph, near_bytes), list[NetworkNode](), set[str]()
+    finder, nodes, gone = _AttentionFinder(graph, near_bytes, lanes), list[NetworkNode](), set[str]()
     for node in graph.nodes:
         found = finder.attention(node) if isinstance(node.work, Matmul) else None
         if found is not None and pays(found[-1].work):  # type: ignore[arg-type]
@@ -86,8 +86,8 @@ class _OperandView(NamedTuple):
 class _AttentionFinder:
     """Finds attention in a graph; ``values`` and ``constants`` are those of the graph with what operators add."""
 
-    def __init__(self, graph: Graph, near_bytes: int) -> None:
-        self._graph, self._near = graph, near_bytes
+    def __init__(self, graph: Graph, near_bytes: int, lanes: int) -> None:
+        self._graph, self._near, self._lanes = graph, near_bytes, lanes
         self._makers, self._readers = graph.makers(), graph.readers()
         self.values, self.constants = dict(graph.values), dict(graph.constants)
 
@@ -157,8 +157,7 @@ class _AttentionFinder:
         if mask is None:
             return None
         output, order = self._written(node.output, (*batch, rows, width))
-        tile = max(min(-(-rows // LANES) * LANES, self._near // (2 * 4 * keys) // LANES * LANES, _MOST_TILE), LANES)
-        tile = -(-rows // -(-rows // tile) // LANES) * LANES if rows > tile else tile
+        tile = self._tile(rows, keys)
         made = Attention(
             "f32", *batch, rows, keys, depth, width, scale, (*(x.order for x in boxes), order), mask[1], tile,  # type: ignore[arg-type]
             second.post_ops, zeros, *parts,  # type: ignore[arg-type]
@@ -166,6 +165,16 @@ class _AttentionFinder:
         arguments = {"query": query.name, "key": key.name, "value": value.name}
         arguments |= {MASK: mask[0]} if mask[0] else {}
         return [*before, NetworkNode(made, arguments, output, tuple(dict.fromkeys(names)))]
+
+    def _tile(self, rows: int, keys: int) -> int:
+        """Return the rows of a tile: at least two vectors if there are so many rows, of those the ones with which the
+        fewest rows are computed, and as many as possible.
+        """
+        whole = -(-rows // LANES) * LANES
+        most = max(min(whole, self._near // (2 * 4 * keys) // LANES * LANES, _MOST_TILE), LANES)
+        least = min(2 * self._lanes, most)
+        tiles = [n for n in range(LANES, most + 1, LANES) if n >= least]
+        return min(tiles, key=lambda n: (-(-rows // n) * n, -n))
 
     # -- steps between scores and shares
     def _inner(self, name: str) -> NetworkNode | None:

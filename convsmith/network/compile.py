@@ -77,7 +77,7 @@ def program_of(
     cold = target.with_cold_weights
     pays = attention_choice(machine, cold, threads, dtype)
     plain = with_deconvolutions(folded(graph), cold, threads)
-    whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, pays), dtype)
+    whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays), dtype)
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)

@@ -19,7 +19,7 @@ from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.slice import Slice
 from convsmith.onnx.graph_node import GraphNode
 
-__all__ = ["GATHERS", "runs"]
+__all__ = ["GATHERS", "numbers_of", "runs"]
 
 _MOST = 64
 """Maximum number of parts that a selection of elements joins."""
@@ -92,7 +92,7 @@ def _axis(node: GraphNode) -> int:
     return given % rank
 
 
-def _numbers(node: GraphNode, n: int = 1) -> str:
+def numbers_of(node: GraphNode, n: int = 1) -> str:
     """Return input `n` as whole numbers of 32 bits."""
     t, shape = node.any_type(n), node.shape(n)
     if t == "s32":
@@ -105,7 +105,7 @@ def _gather_in_a_run(node: GraphNode, axis: int) -> None:
     shape, picked = node.shape(), node.shape(1)
     work = GatherRows(node.any_type(), prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), prod(picked))
     result = (*shape[:axis], *picked, *shape[axis + 1 :])
-    node.add(work, {"src": node.inputs[0], "places": _numbers(node)}, result)
+    node.add(work, {"src": node.inputs[0], "places": numbers_of(node)}, result)
 
 
 def _gather_elements(node: GraphNode) -> None:
@@ -114,7 +114,7 @@ def _gather_elements(node: GraphNode) -> None:
     if len(shape) != len(picked) or any(n != axis and b > a for n, (a, b) in enumerate(zip(shape, picked))):
         raise UsageError(f"shapes are {shape} and {picked}; legal are numbers within the array", code="shape")
     work = GatherElements(node.any_type(), shape, picked, axis)
-    node.add(work, {"src": node.inputs[0], "places": _numbers(node)})
+    node.add(work, {"src": node.inputs[0], "places": numbers_of(node)})
 
 
 def _reversed(node: GraphNode) -> None:
@@ -130,7 +130,7 @@ def _reversed(node: GraphNode) -> None:
     along[time], one[batch] = shape[time], shape[batch]
     whole = tuple(max(a, b) for a, b in zip(along, one))
     places = node.held(np.arange(shape[time], dtype=np.int32).reshape(along))
-    lengths = node.between(Reshape("s32", shape[batch]), {"src": _numbers(node)}, one)
+    lengths = node.between(Reshape("s32", shape[batch]), {"src": numbers_of(node)}, one)
     last = node.between(Pointwise("s32", (tuple(one), (1,)), "sub"), _two(lengths, node.held(np.ones(1, np.int32))))
     back = node.between(Pointwise("s32", (tuple(one), tuple(along)), "sub"), _two(last, places))
     is_within = node.between(Compare("s32", (whole, (1,)), "ge"), _two(back, node.held(np.zeros(1, np.int32))))
@@ -149,7 +149,7 @@ def _gather_nd(node: GraphNode) -> None:
     sizes, rest, result = shape[batch : batch + count], shape[batch + count :], (*picked[:-1], *shape[batch + count :])
     if batch and prod(shape[:batch]) > 1:
         raise UnsupportedError("batch_dims have several elements; available is one", code="batch")
-    numbers, each = _numbers(node), prod(picked[:-1])
+    numbers, each = numbers_of(node), prod(picked[:-1])
     total = ""
     for n, size in enumerate(sizes):
         part = node.between(Slice("s32", (each, count), (0, n), (1, 1), (each, 1)), {"src": numbers}, (each,))

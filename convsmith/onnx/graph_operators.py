@@ -20,6 +20,7 @@ from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.power import Power
+from convsmith.onnx.graph_caches import CACHES
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_determinants import DETERMINANTS
 from convsmith.onnx.graph_einsum import add_einsum
@@ -350,8 +351,8 @@ GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Max", "Min")}, "Div": _div,
     "Sum": partial(_binary, "add"),
-    **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES, **SPECTRA,
-    **REGIONS, **DETERMINANTS,
+    **POOLS, **WHOLE_NUMBERS, **MOVES, **CHOICES, **GATHERS, **CACHES, **RECURRENT, **ORDERS, **SAMPLES, **RESIZES,
+    **SPECTRA, **REGIONS, **DETERMINANTS,
     "Einsum": add_einsum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -12,6 +12,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.reduce import Reduce
 from convsmith.onnx.graph_node import GraphNode
@@ -92,6 +93,28 @@ def _top(node: GraphNode) -> None:
                 name = node.between(joined, {f"src_{k}": part for k, part in enumerate(parts)})
             work = ChangeType(t, "s32", result) if n else Reshape(t, prod(result))
             node.add(work, {"src": name}, result, n)
+
+
+def _products_so_far(node: GraphNode) -> None:
+    """Add products of the elements up to each place: of pairs of neighbours, then of fours, and so on."""
+    shape, t, axes = node.shape(), node.type(), node.constant(1)
+    assert axes is not None
+    axis, x = int(axes.reshape(-1)[0]) % len(shape), node.inputs[0]
+
+    def shifted(name: str, count: int) -> str:
+        """Return the array with so many ones before the first element, or behind the last one."""
+        pads = tuple(count if n == axis else 0 for n in range(len(shape)))
+        less = tuple(-n for n in pads)
+        before, after = (less, pads) if node.attribute("reverse", 0) else (pads, less)
+        return node.between(Pad(t, shape, before, after, "constant", 1.0), {"src": name})
+
+    if node.attribute("exclusive", 0):
+        x = shifted(x, 1)
+    count = 1
+    while count < shape[axis]:
+        x = node.between(Pointwise(t, (shape, shape), "mul"), {"src_0": x, "src_1": shifted(x, count)})
+        count *= 2
+    node.add(Reshape(t, prod(shape)), {"src": x}, shape)
 
 
 def _sums_so_far(node: GraphNode) -> None:
@@ -179,6 +202,7 @@ def _log_of_sum(node: GraphNode) -> None:
 
 ORDERS: dict[str, Callable[[GraphNode], None]] = {
     "ArgMax": partial(_arg, "max"), "ArgMin": partial(_arg, "min"), "TopK": _top, "CumSum": _sums_so_far,
+    "CumProd": _products_so_far,
     "OneHot": _one_hot, "Sign": _sign, "IsInf": _is_infinite, "ReduceLogSumExp": _log_of_sum,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""

@@ -19,11 +19,14 @@ from convsmith.compiler.operator import operator_artifact
 from convsmith.machine import registry
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.network.attention import with_attention
 from convsmith.network.attention_cost import attention_choice
+from convsmith.network.fold import folded
 from convsmith.network.operators.attention import Attention
 from convsmith.network.reference import reference_outputs
 from convsmith.onnx.graph import read_graph
 from convsmith.runtime.host_kernel import HostKernel
+from convsmith.schedule.operator import operator_plan
 
 ROWS, KEYS, DEPTH, WIDTH = 18, 21, 8, 12
 
@@ -237,6 +240,27 @@ def test_the_workspace_holds_the_scores_of_a_tile() -> None:
     small = cs.onnx.compile(b.model(output), threads=1, dtype="bf16")
     for net in (_checked(b, output), small):
         assert net.workspace < 8 * 512 * 512 * 4 / 16
+
+
+@pytest.mark.parametrize(
+    ("rows", "lanes", "tile"),
+    [(197, 8, 16), (197, 16, 32), (77, 4, 16), (77, 16, 48), (18, 16, 32), (18, 4, 32), (9, 32, 16), (128, 8, 64)],
+)
+def test_tiles_compute_few_rows_behind_the_last(rows: int, lanes: int, tile: int) -> None:
+    b = NetworkBuilder(7)
+    q, k, v = b.input("q", 2, rows, 8), b.input("k", 2, 8, rows), b.input("v", 2, rows, 8)
+    model = b.model(b.op("MatMul", b.op("Softmax", b.op("MatMul", q, k), axis=-1), v))
+    (node,) = with_attention(folded(read_graph(model)), 1 << 18, lanes, lambda op: True).nodes
+    assert isinstance(node.work, Attention) and node.work.tile == tile
+
+
+@pytest.mark.parametrize(
+    ("level", "tile", "sums"), [("avx2", 32, (6, 2, 8)), ("avx2", 48, (4, 3, 8)), ("avx512", 64, (6, 4, 16))]
+)
+def test_sums_have_the_tile_of_registers_with_the_fewest_loads(level: str, tile: int, sums: tuple[int, ...]) -> None:
+    op = Attention("f32", 1, 2, 192, 96, 32, 32, tile=tile)
+    lowered = str(operator_plan(op, registry.target(level), 1).given.lowered)  # type: ignore[union-attr]
+    assert f"alloc acc1: f32[{', '.join(map(str, sums))}] @register" in lowered
 
 
 def test_the_model_chooses_products_of_small_floats_where_they_are_faster() -> None:

@@ -54,6 +54,8 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             lanes.append(part)
             continue
         row, count = _sharing_loop(s, st, around, lane), min(VECTORS, -(-lane.extent // s.lanes))
+        if row is not None:
+            count = _vectors(lane.extent, row.extent, s.lanes, s.machine.registers)
         tiles, tile = s.tile(lane, count * s.lanes, "ot")
         made = [*s.tile(tile, s.lanes, "vl")]
         if row is not None:
@@ -156,6 +158,19 @@ def _sharing_loop(s: KernelSchedule, st: Statement, around: Sequence[Loop], lane
     vectors = [x for x in names if lane.name in x]
     shared = [x for x in around if x.extent > 1 and vectors and not any(x.name in own for own in vectors)]
     return next((x for x in reversed(shared) if any(x.name in own for own in names)), None)
+
+
+def _vectors(extent: int, rows: int, lanes: int, registers: int) -> int:
+    """Return the vectors of a tile of sums whose iterations share them, of at most `VECTORS`: those with the fewest
+    loads for each product, where a vector of each is loaded once for all rows, and a factor for all vectors.
+    """
+    whole = -(-extent // lanes)
+
+    def loads(count: int) -> tuple[float, int]:
+        tiles, row = -(-whole // count), _rows(rows, registers, count)
+        return (count + row) * tiles / row, -count
+
+    return min(range(1, min(VECTORS, whole) + 1), key=loads)
 
 
 def _rows(extent: int, registers: int, vectors: int) -> int:
