@@ -14,7 +14,7 @@ from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import Types, peak_types
 from convsmith.network.graph import products_of
-from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, NetworkProgram, ProgramStep
+from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, MemoryPlace, NetworkProgram, ProgramStep
 from convsmith.problem.problem import Problem
 
 __all__ = ["StepBound", "step_bounds"]
@@ -59,11 +59,17 @@ def _rate(program: NetworkProgram, nbytes: int) -> float:
 
 
 def _moved(program: NetworkProgram, step: ProgramStep) -> Iterator[tuple[int, int]]:
-    """Yield the area and the bytes of each array that a step reads or writes, without the workspace of its kernel."""
+    """Yield the area and the bytes of each array that a step reads or writes, without the workspace of its kernel. An
+    array that it reads as several, such as queries and keys in one product, counts once.
+    """
     parameters = program.kernels[step.kernel].interface.function(step.operand).parameters
-    for p, (area, _) in zip(parameters, step.places):
+    moved: dict[tuple[bool, MemoryPlace], int] = {}
+    for p, place in zip(parameters, step.places):
         if p.tensor is not None or p.of:
-            yield min(area, TENSORS), p.nbytes
+            key = p.is_written, place
+            moved[key] = max(moved.get(key, 0), p.nbytes)
+    for (_, (area, _)), nbytes in moved.items():
+        yield min(area, TENSORS), nbytes
 
 
 def _products(program: NetworkProgram, step: ProgramStep, peaks: _Peaks) -> float:

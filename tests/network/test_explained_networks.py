@@ -76,6 +76,18 @@ def test_a_bound_is_that_of_multiply_adds_or_bytes(monkeypatch: pytest.MonkeyPat
     assert [StepBound(2, 1).side, StepBound(1, 2).side] == ["multiply-adds", "bytes"]
 
 
+def test_an_array_that_is_read_as_several_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ceiling, "figure", lambda *_: Figure(1.0, "2026-01-01", True))
+    b = NetworkBuilder(11)
+    shape = b.held(np.int64([1, 16, 2, 8]))
+    thirds = b.op("Split", b.op("Relu", b.input("x", 1, 16, 48)), axis=2, outputs=3, num_outputs=3)
+    q, k, v = (b.op("Transpose", b.op("Reshape", x, shape), perm=(0, 2, 1, 3)) for x in thirds)
+    scores = b.op("MatMul", q, b.op("Transpose", k, perm=(0, 1, 3, 2)))
+    model = b.model(b.op("MatMul", b.op("Softmax", scores, axis=-1), v))
+    bounds = step_bounds(program_of(read_graph(model.SerializeToString())))
+    assert [bound.bytes for bound in bounds] == pytest.approx([2 * 16 * 48 * 4e-9, (16 * 48 + 16 * 16) * 4e-9])
+
+
 def test_gains_are_those_of_all_steps_of_a_kernel() -> None:
     b = NetworkBuilder(9)
     x = b.input("x", 1, 16, 12, 12)
