@@ -39,6 +39,8 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
     if config.lane == model.batch or model.stride_of(config.lane) != 1 or model.turns_pages(config.lane):
         return config
     chosen = _ordered(model.traffic, loops, config, model.images)
+    if chosen.order == config.order:
+        chosen = _with_groups_outside(model, loops, config)
     return chosen.changed(stream=streamed(model, loops, chosen)) if model.unit.rows > 1 else chosen
 
 
@@ -112,6 +114,18 @@ def _ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Con
         if cycles < least:
             least, chosen = cycles, config.changed(order=order)
     return chosen
+
+
+def _with_groups_outside(model: Model, loops: Loops, config: Config) -> Config:
+    """Return ``config`` with groups of one channel outside of pixels along the lanes: each reads an image of its own,
+    to its end, which is the order of memory.
+    """
+    along = loops.kinds[config.lane] == "m" and not model.bordered(config.lane)
+    if not along or model.sizes[model.n] > 1 or model.batch not in config.order:
+        return config
+    outer = [n for n in config.order if n == model.images]
+    outer += [n for n in config.order if n not in outer and loops.kinds.get(n) != "m"]
+    return config.changed(order=(*outer, *(n for n in config.order if n not in outer)))
 
 
 def _depth_within(loops: Loops, config: Config, images: str) -> Config | None:

@@ -11,7 +11,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.memory import core_caches
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
-from convsmith.machine.registry import host_targets
+from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
@@ -170,3 +170,12 @@ def test_no_order_and_no_blocks_move_less_than_each_element_once(line: str, leve
                     each = config.changed(cache=cache)
                     assert traffic.cycles(loops, each, order) >= traffic.least(each) * (1 - 1e-9)
                     assert traffic.cycles(loops, each, order) == traffic.cycles(loops, each.changed(order=order))
+
+
+@pytest.mark.parametrize("level", ["avx2", "wasm32+relaxed"])
+@pytest.mark.parametrize("line", ["g128mb32ic128ih64oc128oh64kh1ph0", "--deconv g64mb32ic64ih112oc64oh112kh1ph0"])
+def test_pixels_along_the_lanes_pass_each_group_of_one_channel(level: str, line: str) -> None:
+    """No other group reads the image of a group, which is read in the order of memory."""
+    machine = next(t for t in known_targets("generic") if t.name == level)
+    config = default_config(parse_problem(f"--stag=abx --dtag=abx {line}"), machine)
+    assert (config.lane, config.order) == ("oh_ow", ("mb", "g", "oc", "oh_ow"))
