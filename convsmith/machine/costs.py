@@ -193,6 +193,8 @@ class Costs:
     """Cost of loading a cache line from L3 or memory, relative to L2."""
     waited: float = 1.0
     """Part of the time of a cache line from L3 or memory for which vectors of pixels wait."""
+    waited_near: float = 0
+    """Part of the time of a cache line from the second-level cache for which vectors of pixels wait."""
     copied_line: float = 0
     """Cycles to wait for a cache line from L3 or memory that is copied next to the tiles that read it."""
     streamed: float = 8

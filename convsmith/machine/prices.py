@@ -34,7 +34,8 @@ def prices_of(machine: Machine) -> dict[str, float]:
 
     - an instruction that is slower than a multiply-add, by its name;
     - ``l1`` and ``l2``, loads of a vector from a cache; ``beyond_line`` and ``streamed_line``, of a vector from
-      beyond the second-level cache, once or again and again; ``waited_line``, for which vectors of pixels wait;
+      beyond the second-level cache, once or again and again; ``waited_line`` and, from that cache,
+      ``waited_near_line``, for which vectors of pixels wait;
     - ``NAME.arriving``, by which a load takes longer from a line that is still in flight;
     - ``l2_byte``, ``streamed_byte`` and ``streamed_pixels_byte``, the delivery of a byte by the second-level cache, or
       from beyond it in addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows
@@ -62,6 +63,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
     prices |= {
         "beyond_line": far * costs.beyond,
         "waited_line": far * costs.beyond * costs.waited,
+        "waited_near_line": far * costs.waited_near,
         "streamed_line": far * costs.streamed,
         "l2_byte": 1 / rate,
         "streamed_byte": (costs.streamed - 1) / rate,

@@ -71,22 +71,29 @@ class Model(SharedFacts):
         order = config.order or tuple(loops.extents)
         return order, [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
 
-    def far_lines(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
-        """Return the lines of the source or of weights from beyond the second-level cache that a step waits for.
+    def far_lines(self, loops: Loops, config: Config, pixels: int, columns: int) -> Events:
+        """Return the event of the lines of the source or of weights that a step waits for, from beyond the second-level
+        cache or, where pixels are lanes, from it; empty if it waits for none.
 
         The lines of the next channels are far apart, so no prefetcher fetches them.
         """
-        l2, line = self.target.l2, self.target.l1.line
+        (l1, l2), line = self.target.memories[:2], self.target.l1.line
         if config.staged_at("pack_at"):
-            return columns * self.bytes / line if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
+            far = prod(self.st.b.layout.shape) * self.bytes > l2.bytes
+            return ((self.far_line, columns * self.bytes / line),) if far else ()
         order, inner = self._inner_pixels(loops, config)
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
         channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
         if order.index(inner) < order.index(config.lane if config.lane != inner else self.n):
-            places = l2.way // gcd(apart, l2.way)
-            return 0.0 if channels * lines * line <= l2.bytes and channels <= places * l2.ways else lines
-        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
-        return 0.0 if prod(self.st.a.layout.shape) * self.bytes <= l2.bytes * images else lines
+            places, held = l2.way // gcd(apart, l2.way), channels * lines * line
+            far, near = held > l2.bytes or channels > places * l2.ways, held > l1.bytes
+        else:
+            images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
+            held = prod(self.st.a.layout.shape) * self.bytes / images
+            far, near = held > l2.bytes, held > l1.bytes
+        if far:
+            return ((self.far_line, lines),)
+        return (("waited_near_line", lines),) if near and loops.kinds[config.lane] == "m" else ()
 
     def lines_apart(self, loops: Loops, config: Config, pixels: int) -> float:
         """Return the cache lines of the source, in vectors, that a step of ``pixels`` reads from the second-level
@@ -383,7 +390,7 @@ class Model(SharedFacts):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
-                yield Section(count * steps, (("far memory", ((self.far_line, far),)),), slow)
+                yield Section(count * steps, (("far memory", far),), slow)
         for m, v, count, _ in tiles:
             held = m * v
             finish = [("exposed_sum", held - hidden)] if held > hidden else []

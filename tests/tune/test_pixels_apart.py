@@ -9,6 +9,7 @@ import pytest
 
 from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
+from convsmith.machine.wasm.levels import LEVELS as WASM
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
@@ -154,3 +155,24 @@ def test_arrays_of_a_transform_that_no_cache_keeps_come_from_memory() -> None:
 def test_half_of_the_last_cache_is_for_other_work() -> None:
     most = ZEN5.costs.images_far
     assert [is_in_memory(ZEN5, size) for size in (most / 4, most / 2, most / 2 + 1)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("waited", "copied"), [(0.0, False), (1.0, True)])
+def test_tiles_are_copied_where_vectors_of_pixels_wait_for_lines_of_the_second_level_cache(
+    waited: float, copied: bool
+) -> None:
+    """868 KiB of pixels stay there, and each tile of channels reads all of them again."""
+    machine = replace(WASM[1], costs=replace(WASM[1].costs, waited_near=waited))
+    config = default_config(parse_problem("--stag=abx --dtag=abx mb1ic768ih17oc128oh17kh1ph0"), machine)
+    assert config.staged_at("pack_at") == ((("src", "oh_ow"),) if copied else ())
+
+
+def test_pixels_that_the_first_level_cache_keeps_are_not_waited_for() -> None:
+    """A tile of eight pixels reads two lines of each of 16 channels, 2 KiB, again for each tile of channels."""
+    events = {}
+    for channels in (16, 768):
+        model = model_of(f"--stag=abx --dtag=abx mb1ic{channels}ih16oc128oh16kh1ph0", WASM[1])
+        config = Config(WASM[1].name, "ow", register=(("oc", 6), ("ow", 8)), order=("mb", "oh", "ow", "oc"))
+        loops = loops_after_fusing(model.st, config)
+        events[channels] = model.far_lines(loops, config, 8, 6)
+    assert events == {16: (), 768: (("waited_near_line", 1.5),)}

@@ -231,7 +231,7 @@ def test_weights_that_no_load_prefetches_stream_in_one_run() -> None:
 
 
 def test_tiles_load_weights_again_that_the_second_level_cache_does_not_hold() -> None:
-    """The weights of a frequency are 256 KiB, which the cache holds, and 1 MiB, which each further tile of pixels loads
+    """The weights of a frequency are 256 KiB, which the cache holds, and 4 MiB, which each further tile of pixels loads
     again; one tile of pixels loads them once.
     """
     level = target("wasm32+relaxed")
@@ -244,8 +244,8 @@ def test_tiles_load_weights_again_that_the_second_level_cache_does_not_hold() ->
         )
         return expected_terms(parse_problem(line), config, level).get("weights again", 0.0)
 
-    assert again(256, 6) == again(512, 16) == 0 < again(512, 6)
-    assert again(512, 4) == pytest.approx(1.5 * again(512, 6), rel=1e-6)
+    assert again(256, 6) == again(1024, 16) == 0 < again(1024, 6)
+    assert again(1024, 4) == pytest.approx(1.5 * again(1024, 6), rel=1e-6)
 
 
 def test_tiles_fetch_large_weights_where_loads_are_the_prefetches() -> None:

@@ -36,6 +36,18 @@ _FETCHED_WEIGHTS = 4 << 20
 """Measured in V8 13.6 on a Zen 4: layers of 4 to 9 MB take 0.74 to 0.98 of the time, smaller ones 0.92 to 1.05."""
 _INTERLEAVE = 0.5
 """Cycles of two shuffles, measured in V8 13.6 on an Emerald Rapids in five tiles of two layers."""
+_CACHES = core_caches(32768, 1 << 20, rates=(32, 16))
+"""No engine says how large caches are. Measured in V8 13.6 on a Zen 3, whose second-level cache has 512 KiB: of 160
+drawn layers and deconvolutions of f32, 40 first choices changed from those with 256 KiB and the reference costs of
+memory, which take 0.85 of the time in the mean, 0.41 at least and 1.19 at most; with 512 KiB 34 changed, which take
+0.87.
+"""
+_IMAGES_FAR, _MEMORY_LINE = 16 << 20, 10.0
+"""Tiles of one pixel by all of 128 groups take 0.38 of the time of five pixels by eight groups where images and results
+have 12.8 MB together, and the same time where they have 6.4 MB.
+"""
+_WAITED_NEAR = 1.0
+"""Without it, six of the 160 problems copy no tiles of pixels, which takes 1.05 to 1.27 of the time."""
 _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoint", "sign-ext")
 """Features that every engine with vectors has."""
 SHOWN_BY_PRODUCTS = tuple(x for x in UNSIGNED_DOTS if x not in RELAXED)
@@ -63,9 +75,10 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
     """Return a level with ``products`` of numbers, which need so many ``temporaries`` besides their operands."""
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=_features(needs), needs=needs,
-        vectors=RegisterFile("vector", _REGISTERS, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
+        vectors=RegisterFile("vector", _REGISTERS, _BITS), memories=_CACHES,
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, temporaries=temporaries, interrupted=_INTERRUPTED,
-                    interleave=_INTERLEAVE, transform=_TRANSFORM, fetched_weights=_FETCHED_WEIGHTS),
+                    interleave=_INTERLEAVE, transform=_TRANSFORM, fetched_weights=_FETCHED_WEIGHTS,
+                    images_far=_IMAGES_FAR, memory_line=_MEMORY_LINE, waited_near=_WAITED_NEAR),
         attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
         relaxed_fma=_relaxed_fma(needs), has_unsigned_offsets=True, loads_constants=True, extremes=_EXTREMES,
