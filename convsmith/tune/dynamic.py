@@ -35,7 +35,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import HOPELESS_RATIO
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
-from convsmith.tune.fetches import may_fetch_pixels
+from convsmith.tune.fetches import may_fetch_pixels, weights_stream
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
@@ -106,7 +106,7 @@ def _ahead(st: Statement, config: Config, target: Machine) -> Config:
     read more than that, and prefetches are nearly free in those that do not.
     """
     along = st.constant and config.lane == st.of("m")[-1].name and config.realise == "peel"
-    if along and target.costs.prefetched_pixels:
+    if along and target.costs.prefetched_pixels and not weights_stream(st, config, target):
         return config.changed(stream=(st.a.name,))
     if target.costs.fetched_pixels and may_fetch_pixels(st, config, target):
         return config.changed(fetch=(st.a.name,))

@@ -14,7 +14,7 @@ from convsmith.schedule.lower import fetched_factors, fetches_pixels
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.far_lines import may_fetch_rows
 
-__all__ = ["fetching", "may_fetch_pixels"]
+__all__ = ["fetching", "may_fetch_pixels", "weights_stream"]
 
 FETCHED_LINES = 2
 """Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
@@ -101,6 +101,17 @@ def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
     lines = 1 if is_apart else FETCHED_LINES
     enough = terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
     return enough and not _passes_groups(st, config) and not _passes_near_pixels(st, config, target)
+
+
+def weights_stream(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether each tile of pixels, along which vectors lie, loads weights that fill the second-level cache:
+    tiles of channels are within those of pixels. Prefetches of pixels delay the lines of such weights.
+    """
+    (channels,), order = st.of("n"), config.order
+    if channels.name not in order or config.lane not in order:
+        return False
+    size = channels.size * prod(d.size for d in st.of("k")) * dtype(st.b.dtype).bytes
+    return order.index(channels.name) > order.index(config.lane) and size >= target.l2.bytes
 
 
 def _passes_groups(st: Statement, config: Config) -> bool:

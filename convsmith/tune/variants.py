@@ -17,6 +17,7 @@ from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packed_elements, packs_vectors
 from convsmith.tune.far_lines import rows_of_few_channels
+from convsmith.tune.fetches import weights_stream
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -369,5 +370,7 @@ def _prefetches_pixels(model: Model, loops: Loops, config: Config) -> bool:
         and config.realise == "peel"
         and source.name not in config.staged("pack")
         and not config.staged_at("pack_at")
+        and loops.kinds[config.lane] == "m"
+        and not weights_stream(model.st, config, model.target)
     )
-    return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * model.bytes
+    return plain and 0 < least <= prod(source.layout.shape) * model.bytes

@@ -8,6 +8,7 @@ from convsmith.machine.micro_architectures import named
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
+from convsmith.tune.dynamic import dynamic_config
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,18 @@ def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> No
     machine = named("znver3").of(target("avx2"))
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), machine)
     assert config.staged("fetch") == (("src",) if fetches else ())
+
+
+@pytest.mark.parametrize(
+    ("line", "streams"),
+    [
+        # Tiles of channels are outermost, and each passes over all pixels.
+        ("mb1ic1200ih14oc192oh14kh1ph0", True),
+        # Tiles of pixels are outermost, and each loads 1 MiB of weights.
+        ("mb1ic1344ih14oc192oh14kh1ph0", False),
+    ],
+)
+def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line: str, streams: bool) -> None:
+    machine = named("znver3").of(target("avx2"))
+    config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), machine)
+    assert config.staged("stream") == (("src",) if streams else ())
