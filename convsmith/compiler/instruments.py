@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from convsmith.codegen import llvm_bind
 from convsmith.compiler.cache import disk_cache
 from convsmith.compiler.interpreted import InterpretedCall, known_arguments
 from convsmith.diag.errors import InternalError, UsageError
@@ -35,7 +36,7 @@ from convsmith.schedule.given import GivenSchedule
 
 __all__ = [
     "Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "dump_root", "node_count",
-    "remove_dumps",
+    "remove_dumps", "texts_of_code",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -101,11 +102,11 @@ class Dump:
             head = f"# {number:03} {step or 'naive'}\n# {seconds * 1e3:.3f} ms, {nodes} nodes\n"
             self.write(f"{number:03}_{_name(step)}.ir", head + str(kernel))
 
-    def finish(self, llvm: str, assembly: str) -> None:
-        """Write the list of passes, the LLVM text and the assembly."""
+    def finish(self, texts: Mapping[str, str]) -> None:
+        """Write the list of passes, and the texts of the code by the names of their files."""
         self.write("passes.txt", "\n".join(self._list) + "\n")
-        self.write("kernel.ll", llvm)
-        self.write("kernel.s", assembly)
+        for name, text in texts.items():
+            self.write(name, text)
 
     def write(self, name: str, text: str) -> None:
         """Write one file of the directory. UsageError if that fails."""
@@ -113,6 +114,16 @@ class Dump:
             (self.directory / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise _unwritable(self.directory, error) from None
+
+
+def texts_of_code(text: str, machine: Machine) -> dict[str, str]:
+    """Return the texts of a module for ``machine`` by the names of their files: the LLVM text and the assembly, or the
+    WGSL, for which LLVM has no code generator.
+    """
+    if machine.device is not None and machine.device.code == "wgsl":
+        return {"kernel.wgsl": text}
+    assembly = llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
+    return {"kernel.ll": text, "kernel.s": assembly}
 
 
 class Verify:

@@ -217,7 +217,6 @@ def faults(command: str) -> Iterator[None]:
 
 def _compile(problem: Problem, config: Config | GivenSchedule, target: Machine, requirements: Requirements) -> Artifact:
     with import_lock:
-        from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
         from convsmith.ir.intern import one_table
         from convsmith.schedule.planned import KeptPlan, plan_for
@@ -225,7 +224,7 @@ def _compile(problem: Problem, config: Config | GivenSchedule, target: Machine, 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, requirements=requirements)
     with import_lock:
-        from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory
+        from convsmith.compiler.instruments import Dump, Interpret, Verify, dump_directory, texts_of_code
 
     dump = None if settings.dump is None else Dump(dump_directory(settings.dump, problem, str(config)))
     with no_collection(), one_table():
@@ -236,5 +235,5 @@ def _compile(problem: Problem, config: Config | GivenSchedule, target: Machine, 
         kept = KeptPlan.of(made)
         low = lower(made, [*([dump] if dump else []), *verify, *interpret])
         if dump:
-            dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+            dump.finish(texts_of_code(low.text, target))
         return replace(emit(made, low), plan=kept)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.driver import lower
-from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
+from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root, texts_of_code
 from convsmith.compiler.launch import launch_of
 from convsmith.compiler.ocloc import TOOL, uses_on_chip
 from convsmith.compiler.rewritten import Lowered, private_buffers
@@ -77,7 +76,7 @@ def _lines(kernel: Inspected) -> list[Line]:
     recorder, files, target = Recorder(), _DumpedFiles(problem, str(config)), kernel.target
     with faults(repro("explain", problem, str(config))), kernel.planned() as plan:
         low = lower(plan, [recorder, files])
-        files.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+        files.finish(texts_of_code(low.text, target))
         roof = _roof(kernel)
         page = [
             (_VERDICT, _verdict(kernel, low, roof)), *_problem(problem), *_sizes(kernel, low),
@@ -380,18 +379,19 @@ class _DumpedFiles:
         if (root := dump_root()) is not None:
             with self._noting():
                 self._dump = Dump(dump_directory(root, problem, config))
-                self.text = f"{self._dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         with self._noting():
             if self._dump is not None:
                 self._dump.after(number, step, kernel, seconds, changed)
 
-    def finish(self, llvm: str, assembly: str) -> None:
-        """Write the list of passes, the LLVM text and the assembly."""
+    def finish(self, texts: Mapping[str, str]) -> None:
+        """Write the list of passes, and the texts of the code by the names of their files."""
         with self._noting():
             if self._dump is not None:
-                self._dump.finish(llvm, assembly)
+                self._dump.finish(texts)
+                names = ", ".join((*texts, "passes.txt"))
+                self.text = f"{self._dump.directory}/: {names}, and the IR after every pass"
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

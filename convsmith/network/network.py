@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
+from convsmith.diag.system import at_fork
 from convsmith.network.file import save_image
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
 from convsmith.runtime.border import Border
-from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 
 if TYPE_CHECKING:
@@ -199,7 +201,30 @@ def prepared_driver(
     driver: Artifact, table: Sequence[tuple[int, str]], libraries: Sequence[HostLibrary], weights: Array, arrays: int
 ) -> PreparedCall:
     """Return a call of a `driver` that runs the entries of `libraries` in its `table`, on so many `arrays`."""
-    addresses = np.array([libraries[n][name].address for n, name in table] or [0], np.uint64)
+    functions = [libraries[n][name] for n, name in table]
+    addresses = np.array([function.address for function in functions] or [0], np.uint64)
     held = {"0": addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
     entry = LoadedEntry(HostLibrary(driver)["main"], driver.entries["main"], held)
-    return PreparedCall([entry], [{str(n): 0} for n in range(BEFORE, BEFORE + arrays)])
+    call = PreparedCall([entry], [{str(n): 0} for n in range(BEFORE, BEFORE + arrays)])
+    _tables[call] = _EntryTable(functions, addresses)
+    return call
+
+
+class _EntryTable(NamedTuple):
+    """The addresses in the table of a driver, and the functions that they are of."""
+
+    functions: Sequence[HostFunction]
+    addresses: Array
+
+
+_tables = WeakKeyDictionary[PreparedCall, _EntryTable]()
+
+
+def _renew_tables() -> None:
+    """Replace the functions that start tasks on an OpenMP runtime, whose threads a forked child does not have."""
+    for table in _tables.values():
+        for n, function in enumerate(table.functions):
+            table.addresses[n] = function.address
+
+
+at_fork(after_in_child=_renew_tables)

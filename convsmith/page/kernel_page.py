@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
-from convsmith.compiler.instruments import Recorder
+from convsmith.compiler.instruments import Recorder, texts_of_code
 from convsmith.compiler.rewritten import Lowered
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
@@ -86,7 +85,7 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
     with kernel.planned() as plan:
         low = lower(plan, [recorder], debug=True)
         main = plan.main if plan.given is None else None
-        assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)
+        *_, code = texts_of_code(low.text, kernel.target).values()
         values: dict[str, Any] = {
             "above": ABOVE if kernel.config.has_transform else "", "verdict": verdict,
             "title": str(kernel.problem), "text": text, "config": str(kernel.config),
@@ -94,7 +93,7 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
             "nest": list(nest_lines(planned_nest(recorder.records), levels_of(main) if main else {})),
             "levels": LEVELS, "registers": _registers(main) if main else [], "grids": packed_grids(kernel.problem, low),
             "moved": _moved(kernel, low, main), "timing": _timing(kernel),
-            **_assembly(low.kernel, assembly),
+            **_assembly(low.kernel, code),
         }  # fmt: skip
     return render("kernel.html", values)
 

@@ -45,7 +45,7 @@ class HostFunction:
     function behind the entry when it is a call, else None.
     """
 
-    __slots__ = ("_chunk", "_code", "_symbol", "entry", "whole")
+    __slots__ = ("_chunk", "_code", "_on_python_threads", "_symbol", "entry", "whole")
 
     def __init__(self, code: object, entry: Entry, addresses: Mapping[str, int]) -> None:
         self._code = code  # the library would make a cycle with its functions
@@ -53,11 +53,20 @@ class HostFunction:
         self._symbol = _WHOLE(addresses[entry.symbol])
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
         self._chunk = _CHUNK(addresses[entry.chunk_symbol])
+        self._on_python_threads: Callable[[int], None] | None = None
 
     @property
     def address(self) -> int:
-        """The address of the native function that runs all of the entry, on the threads of its launch."""
-        return ctypes.cast(self._symbol, ctypes.c_void_p).value or 0
+        """The address of a native function that runs all of the entry, on the threads of its launch. These are Python's
+        in a process without an OpenMP runtime, as in the forked child of one that has it.
+        """
+        function = self._symbol
+        if self.whole is None and threads.openmp() is None:
+            chunk, count = self._chunk, self.entry.launch.threads
+            function = self._on_python_threads = self._on_python_threads or _WHOLE(
+                lambda block: threads.run_chunks(chunk, block, count, None)
+            )
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""

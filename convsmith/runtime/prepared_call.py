@@ -153,7 +153,9 @@ class PreparedCall:
     is one; if `fresh`, each call allocates new memory. Several threads may run the call at once.
     """
 
-    __slots__ = ("_device", "_entries", "_frames", "_fresh", "_interrupted", "_is_plain", "_links", "_own")
+    __slots__ = (
+        "__weakref__", "_device", "_entries", "_frames", "_fresh", "_interrupted", "_is_plain", "_links", "_own",
+    )  # fmt: skip
 
     def __init__(
         self, entries: Sequence[LoadedEntry], given: Sequence[Mapping[str, int]], own: Iterable[Argument] = (),

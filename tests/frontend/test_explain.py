@@ -103,3 +103,15 @@ def test_a_page_says_why_files_cannot_be_written(tmp_path: Path) -> None:
         page = kernel.explain()
     assert "registers" in page and "\nfiles         none: CONVSMITH_DUMP: " in page
     assert "cannot be written: Is a directory" in page
+
+
+def test_code_for_browsers_is_explained_and_dumped_as_wgsl(tmp_path: Path) -> None:
+    """LLVM has no code generator for it, so there is neither LLVM text nor assembly."""
+    line = "mb1ic4ih5oc4kh3"
+    with settings.scope(dump=tmp_path):
+        kernel = cs.compile(line, target="webgpu")
+        page = kernel.explain(html=tmp_path / "page.html")
+    directory = dump_directory(tmp_path, kernel.problem, str(kernel.config))
+    assert f"{directory}/: kernel.wgsl, passes.txt, and the IR after every pass" in page
+    assert (directory / "kernel.wgsl").read_text() == kernel.wgsl()
+    assert "@compute" in (tmp_path / "page.html").read_text()
