@@ -21,8 +21,10 @@ FETCHED_LINES = 2
 FETCHED_BLOCK = 4
 """The part of the second-level cache that a block of pixels fills, if tiles fetch the next one, is one by this number.
 """
-FETCHED_TERMS = 64
-"""Minimum number of pixels of such a block, after which memory keeps the sums."""
+FETCHED_TERMS, FEWEST_TERMS = 64, 16
+"""Minimum numbers of pixels of such a block, after which memory keeps the sums, and of one that has fewer because the
+second-level cache would not hold two larger ones.
+"""
 
 
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
@@ -61,29 +63,31 @@ def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
     blocks = tuple(tile for tile in config.tiles_at("cache") if tile[0] in sums)
     if not fetched or not blocks:
         return config
-    nbytes, terms = sum(view.bytes for view in st.factors), prod(st.extents[n] for n in sums)
+    nbytes = sum(view.bytes for view in st.factors)
     part = prod(size / st.extents[n] for n, size in blocks)
     within = len(blocks) - 1
     is_contiguous = blocks[:-1] == tuple((n, 1) for n in sums[:within]) and blocks[-1][0] == sums[within]
     if not is_contiguous or 2 * nbytes * part > target.l2.bytes:
-        blocks, part = _contiguous_blocks(st, sums, target.l2.bytes / FETCHED_BLOCK / nbytes, FETCHED_TERMS / terms)
+        blocks, part = _contiguous_blocks(st, sums, target.l2.bytes / nbytes)
     if 2 * nbytes * part > target.l2.bytes:
         return config
     others = tuple(tile for tile in config.tiles_at("cache") if tile[0] not in sums)
     return config.changed(cache=(*others, *blocks), fetch=fetched)
 
 
-def _contiguous_blocks(
-    st: Statement, sums: Sequence[str], most: float, least: float
-) -> tuple[tuple[tuple[str, int], ...], float]:  # fmt: skip
-    """Return blocks of one or two of the outermost loops ``sums``, of ``most`` of all pixels, but at ``least`` so many;
-    and the part of all pixels that they are.
+def _contiguous_blocks(st: Statement, sums: Sequence[str], held: float) -> tuple[tuple[tuple[str, int], ...], float]:
+    """Return blocks of one or two of the outermost loops ``sums``, and the part of all pixels that they are, of which
+    the second-level cache holds the part ``held``.
     """
-    blocks, left = list[tuple[str, int]](), 1.0
+    blocks, left, terms = list[tuple[str, int]](), 1.0, prod(st.extents[n] for n in sums)
     for n in sums[:2]:
         size = count = st.extents[n]
-        while size > 1 and left * size / count > most and left * -(-size // 2) / count >= least:
-            size = -(-size // 2)
+        while size > 1:
+            part, half = left * size / count, -(-size // 2)
+            least = FEWEST_TERMS if 2 * part > held else FETCHED_TERMS
+            if part <= held / FETCHED_BLOCK or left * half / count * terms < least:
+                break
+            size = half
         blocks, left = [*blocks, (n, size)], left * size / count
         if size > 1:
             break

@@ -43,3 +43,19 @@ def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line
     machine = named("znver3").of(target("avx2"))
     config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), machine)
     assert config.staged("stream") == (("src",) if streams else ())
+
+
+@pytest.mark.parametrize(
+    ("line", "blocks"),
+    [
+        # Half of 112 pixels would be fewer than 64, and the second-level cache holds two blocks of 112.
+        ("mb2ic24ih56oc144oh56kh1ph0", (("mb", 1), ("oh", 2))),
+        # The cache holds two blocks of 32 pixels, but not of 64.
+        ("--dt=f64 mb4ic256ih32oc3oh32kh1ph0", (("mb", 1), ("oh", 1))),
+    ],
+)
+def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tuple[tuple[str, int], ...]) -> None:
+    machine = named("znver3").of(target("avx2"))
+    problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
+    config = default_config(problem, machine)
+    assert config.staged("fetch") and config.tiles_at("cache") == blocks
