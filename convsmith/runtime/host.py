@@ -53,14 +53,14 @@ class HostFunction:
         self._symbol = _WHOLE(addresses[entry.symbol])
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
         self._chunk = _CHUNK(addresses[entry.chunk_symbol])
-        self._on_python_threads: Callable[[int], None] | None = None
+        self._on_python_threads: Any = None
 
     @property
     def address(self) -> int:
         """The address of a native function that runs all of the entry, on the threads of its launch. These are Python's
         in a process without an OpenMP runtime, as in the forked child of one that has it.
         """
-        function = self._symbol
+        function: Any = self._symbol
         if self.whole is None and threads.openmp() is None:
             chunk, count = self._chunk, self.entry.launch.threads
             function = self._on_python_threads = self._on_python_threads or _WHOLE(
