@@ -30,7 +30,7 @@ second-level cache would not hold two larger ones.
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
     that are read as vectors, if all weights come from main memory, or if they are large; and the pixels of the next
-    tile of a large source, or those of the tile below in images from memory.
+    tile of a large source that is not near yet, or those of the tile below in images from memory.
 
     A gradient of the weights in blocks of pixels fetches the next block of factors that are as large as such a source.
     """
@@ -43,6 +43,7 @@ def fetching(st: Statement, config: Config, target: Machine) -> Config:
     if not is_vectors:
         return config
     pixels = 0 < target.costs.fetched_pixels <= st.a.bytes and may_fetch_pixels(st, config, target)
+    pixels = pixels and not _passes_near_pixels(st, config, target)
     weights = (target.costs.weights_byte or 0 < target.costs.fetched_weights <= st.b.bytes) and not config.flip
     fetched = tuple(n for n in config.staged("pack") if n != st.a.name) if weights else config.staged("fetch")
     return config.changed(fetch=(*((st.a.name,) if pixels else ()), *fetched)) if pixels or weights else config
@@ -97,14 +98,13 @@ def _contiguous_blocks(st: Statement, sums: Sequence[str], held: float) -> tuple
 def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
     """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
     steps of a tile are not many more than its lines; or one line, if a stride leaves out the pixels between them. It
-    does not pay where tiles pass through the groups of a pixel, whose lines follow each other in memory, and where
-    tiles of other channels have read the same pixels before, which the second-level cache still holds.
+    does not pay where tiles pass through the groups of a pixel, whose lines follow each other in memory.
     """
     terms, pixel = prod(d.size for d in st.of("k")), st.of("m")[-1].name
     is_apart = abs(view_steps(st.a).get(Var(pixel), 0)) > terms
     lines = 1 if is_apart else FETCHED_LINES
     enough = terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
-    return enough and not _passes_groups(st, config) and not _passes_near_pixels(st, config, target)
+    return enough and not _passes_groups(st, config)
 
 
 def weights_stream(st: Statement, config: Config, target: Machine) -> bool:

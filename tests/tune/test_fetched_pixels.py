@@ -59,3 +59,10 @@ def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tupl
     problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
     config = default_config(problem, machine)
     assert config.staged("fetch") and config.tiles_at("cache") == blocks
+
+
+def test_kernels_for_any_sizes_fetch_pixels_of_which_a_call_may_have_many() -> None:
+    """A row of the line fits in the second-level cache, and the rows of a call run as one."""
+    machine = named("znver3").of(target("avx2"))
+    problem = parse_problem("--stag=axb --dtag=axb mb32ic736ih13oc128oh13kh1ph0").canonical()
+    assert dynamic_config(problem, machine).staged("fetch") == ("src",)
