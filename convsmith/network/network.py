@@ -201,12 +201,11 @@ def prepared_driver(
     driver: Artifact, table: Sequence[tuple[int, str]], libraries: Sequence[HostLibrary], weights: Array, arrays: int
 ) -> PreparedCall:
     """Return a call of a `driver` that runs the entries of `libraries` in its `table`, on so many `arrays`."""
-    functions = [libraries[n][name] for n, name in table]
-    addresses = np.array([function.address for function in functions] or [0], np.uint64)
-    held = {"0": addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
+    entries = _EntryTable.of([libraries[n][name] for n, name in table])
+    held = {"0": entries.addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
     entry = LoadedEntry(HostLibrary(driver)["main"], driver.entries["main"], held)
     call = PreparedCall([entry], [{str(n): 0} for n in range(BEFORE, BEFORE + arrays)])
-    _tables[call] = _EntryTable(functions, addresses)
+    _tables[call] = entries
     return call
 
 
@@ -216,6 +215,18 @@ class _EntryTable(NamedTuple):
     functions: Sequence[HostFunction]
     addresses: Array
 
+    @classmethod
+    def of(cls, functions: Sequence[HostFunction]) -> _EntryTable:
+        """Return the table of `functions`, with one address that nothing calls if there are none."""
+        made = cls(functions, np.zeros(max(len(functions), 1), np.uint64))
+        made.renew()
+        return made
+
+    def renew(self) -> None:
+        """Write the addresses of functions that this process can run."""
+        for n, function in enumerate(self.functions):
+            self.addresses[n] = function.address
+
 
 _tables = WeakKeyDictionary[PreparedCall, _EntryTable]()
 
@@ -223,8 +234,7 @@ _tables = WeakKeyDictionary[PreparedCall, _EntryTable]()
 def _renew_tables() -> None:
     """Replace the functions that start tasks on an OpenMP runtime, whose threads a forked child does not have."""
     for table in _tables.values():
-        for n, function in enumerate(table.functions):
-            table.addresses[n] = function.address
+        table.renew()
 
 
 at_fork(after_in_child=_renew_tables)

@@ -1,4 +1,4 @@
-"""What reshapes, transposes and slices read of a row-major array in memory, where no element has to move."""
+"""Views of row-major arrays in memory that reshapes, transposes and slices read, where no element has to move."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Moving = list[tuple[Var, int]]
 
 
 class _Known:
-    """What is known of expressions while certain variables are unrolled, whatever their values are.
+    """Facts about expressions that hold while certain variables are unrolled, whatever their values are.
 
     ``splits`` has, for a sum, the terms that remain and the unrolled variables that only change its constant; None if
     it must be rebuilt. ``loads`` has, for an access, the constant and the unrolled variables of each coordinate, and

@@ -120,10 +120,9 @@ def weights_stream(st: Statement, config: Config, target: Machine) -> bool:
 
 def _passes_groups(st: Statement, config: Config) -> bool:
     """Return whether tiles pass through the groups of some pixels before they read the next ones."""
-    (pixel, *_), order = (d.name for d in reversed(st.of("m"))), config.order
-    pixels = [n for n in order if pixel in fused_dims(config, n)]
-    groups = [d.name for d in st.of("batch") if d.size > 1 and d.name in order]
-    return any(order.index(g) > order.index(n) for g in groups for n in pixels)
+    pixel, groups = st.of("m")[-1].name, {d.name for d in st.of("batch") if d.size > 1}
+    row = next((n for n, loop in enumerate(config.order) if pixel in fused_dims(config, loop)), len(config.order))
+    return not groups.isdisjoint(config.order[row + 1 :])
 
 
 def _passes_near_pixels(st: Statement, config: Config, target: Machine) -> bool:
