@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import tiers
 from draws import FACTOR
 from tiers import sample
 
@@ -70,25 +71,41 @@ REPEATED = """
 """
 
 
+def ran(suite: pytest.Pytester, tier: str) -> set[tuple[str, ...]]:
+    output = suite.runpytest("-p", "no:xdist", "-s", "-m", tier).stdout.str()
+    return {tuple(line.split()) for line in re.findall("ran (.*)", output)}
+
+
 def test_cases_that_repeat_each_other_are_slow(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_cases=REPEATED)
-    ran = {
-        tier: {tuple(line.split()) for line in re.findall("ran (.*)", output)}
-        for tier in ("not wide and not slow", "wide", "slow")
-        if (output := suite.runpytest("-p", "no:xdist", "-s", "-m", tier).stdout.str())
-    }
-    normal, wide, slow = ran.values()
+    normal, wide, slow = (ran(suite, tier) for tier in ("not wide and not slow", "wide", "slow"))
     assert len(normal | wide | slow) == len(normal) + len(wide) + len(slow) == 125
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert len({(case[one], case[other]) for case in normal | wide}) == 25
     assert len(normal) < 10 and 20 < len(wide) < 60
 
 
+def test_values_may_be_left_to_the_wide_tier(suite: pytest.Pytester) -> None:
+    suite.makepyfile(test_cases=REPEATED.replace('50, "a", "b", "c", wide=4', '50, "a", wide=50, every="b"'))
+    normal, wide = ran(suite, "not wide and not slow"), ran(suite, "wide")
+    assert len(normal) == 5 and len({case[1] for case in normal}) < 5
+    assert len(wide) <= 9 and len({case[1] for case in normal | wide}) == 5
+
+
+def test_cases_that_planted_faults_name_are_in_the_sample(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any(case.endswith("]") for case in tiers.named_by_faults())
+    monkeypatch.setattr(tiers, "named_by_faults", lambda: {f"test_cases.py::test_sampled[{n}-4-0]" for n in range(4)})
+    suite.makepyfile(test_cases=REPEATED.replace('50, "a", "b", "c", wide=4', "50"))
+    assert ran(suite, "not wide and not slow") == {("0", "4", str(n)) for n in range(4)}
+
+
 def test_the_sample_has_every_value(suite: pytest.Pytester) -> None:
     output = suite.runpytest("-p", "no:xdist", "-s").stdout.str()
-    ran = [line.split() for line in re.findall("ran (.*)", output)]
-    assert {tuple(words[-2:]) for words in ran} == {(isa, str(size)) for isa in ("old", "new") for size in range(5)}
-    words = {word for line in ran for word in line[:-2]}
+    cases = [line.split() for line in re.findall("ran (.*)", output)]
+    assert {tuple(words[-2:]) for words in cases} == {(isa, str(size)) for isa in ("old", "new") for size in range(5)}
+    words = {word for line in cases for word in line[:-2]}
     assert {"--dir=A", "--dt=f32", "x", "y"} <= words and {"--dt=u8:s8:s32", "--dt=u8:s8:f32"} & words
 
 

@@ -4,8 +4,9 @@ The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or m
 of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
 option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. Where
 they repeat each other, `sampled(n, ..., wide=m)` leaves one case in m to the wide tier, or more until every value of
-its parameters occurs, and every pair of values of three parameters or more; the rest is marked `slow`. The sample
-depends on the cases' names alone, so every process selects the same cases.
+its parameters occurs, and every pair of values of three parameters or more; the rest is marked `slow`. With `every="c"`
+the values of c occur in the wide tier, and may be absent from the sample. The sample depends on the cases' names alone,
+so every process selects the same cases. A case that a planted fault names (tests/faults) is always in it.
 
 Tests that are skipped without PyTorch get the mark `torch`, by which they run alone once it is installed.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-from collections.abc import Hashable, Iterable, Iterator
+import tomllib
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from functools import lru_cache
 from itertools import combinations, groupby, product
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -33,15 +36,28 @@ def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
             n, *names = mark.args
             kept = _sample_of(cases, names, n)
             pairs = ["+".join(pair) for pair in combinations(names, 2)] if len(names) > 2 else names
-            wide = _sample_of(cases, pairs, mark.kwargs["wide"]) if mark.kwargs else set(range(len(cases)))
+            every = [*pairs, *mark.kwargs.get("every", "").split()]
+            wide = _sample_of(cases, every, mark.kwargs["wide"]) if mark.kwargs else set(range(len(cases)))
             for number, case in enumerate(cases):
                 if number not in kept:
                     case.add_marker(pytest.mark.wide if number in wide else pytest.mark.slow)
 
 
 def _sample_of(cases: list[pytest.Item], names: list[str], n: int) -> set[int]:
-    traits = [frozenset(_traits(case.callspec.params, names)) for case in cases]  # type: ignore[attr-defined]
-    return sample([case.nodeid for case in cases], traits, n)
+    traits = [frozenset(_traits(_parameters(case), names)) for case in cases]
+    chosen = {number for number, case in enumerate(cases) if case.nodeid in named_by_faults()}
+    return sample([case.nodeid for case in cases], traits, n, chosen)
+
+
+def _parameters(case: pytest.Item) -> dict[str, Any]:
+    return case.callspec.params  # type: ignore[attr-defined,no-any-return]
+
+
+@lru_cache(None)
+def named_by_faults() -> frozenset[str]:
+    """Return the cases that planted faults name as the tests that find them."""
+    tables = (tomllib.loads(path.read_text()) for path in (Path(__file__).parent / "faults").glob("*.toml"))
+    return frozenset(row["test"] for table in tables for row in table.values())
 
 
 def mark_torch_cases(items: Iterable[pytest.Item]) -> None:
@@ -74,10 +90,13 @@ def _module_asks(module: Any) -> bool:
     return re.search(pattern, inspect.getsource(module), re.MULTILINE) is not None
 
 
-def sample(names: list[str], traits: list[frozenset[Hashable]], n: int) -> set[int]:
-    """Return the numbers of cases that cover all `traits`, and of others up to one in `n`, by the hashes of `names`."""
+def sample(names: list[str], traits: list[frozenset[Hashable]], n: int, chosen: Collection[int] = ()) -> set[int]:
+    """Return the numbers of cases that cover all `traits`, and of others up to one in `n`, by the hashes of `names`.
+
+    The numbers `chosen` are among them.
+    """
     order = sorted(range(len(names)), key=lambda number: (crc32(names[number].encode()), number))
-    kept, covered = [], set[Hashable]()
+    kept, covered = [*chosen], set[Hashable]().union(*(traits[number] for number in chosen))
     for number in order:
         if not traits[number] <= covered:
             kept.append(number)

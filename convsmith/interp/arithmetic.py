@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.ir.types import BF16, DType
+from convsmith.ir.types import BF16, F32, F64, S32, DType
 
 
 def _better(beats: Any) -> Any:
@@ -116,6 +116,8 @@ def cast(a: Any, to: DType) -> Any:
     dtype = np.dtype(to.numpy)
     if a.dtype == dtype:
         return a
+    if a.itemsize <= 2 and (to is F32 or to is F64 or (to is S32 and a.dtype.kind in "iu")):
+        return a.astype(dtype)  # which holds all values of the smaller type
     if to.kind == "float":
         wide = a.astype(np.float64)
         return _to_odd(wide).astype(dtype) if to is BF16 or to.bits == 8 else wide.astype(dtype)

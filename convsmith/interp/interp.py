@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from convsmith.interp.at_once import StepsAtOnce, steps_at_once
 from convsmith.interp.clusters import ClusterMachine
 from convsmith.interp.flight import Underway
 from convsmith.interp.lanes import stored, within_lanes
@@ -127,6 +128,7 @@ class _Machine(ClusterMachine):
         self._scale = scale
         self._functions = {f.name: f for f in kernel.functions}
         self._instructions = instructions
+        self._steps_of_specs: dict[tuple[str, int], StepsAtOnce | None] = {}
         self._loops: dict[str, Callable[[For], None]] = {
             "grid": self._groups, "cluster": self._clusters, "pipelined": self._pipelined,
             "signalled": self._signalled, "team": self._teams, **dict.fromkeys(THREAD_LOOPS, self._threads),
@@ -408,11 +410,22 @@ class _Machine(ClusterMachine):
         if target.ready is not None:
             accumulator.ready[: len(places)] = bytes(target.ready[p] for p in places)
         accumulator.data[: len(places)] = target.data[places]
+        memories = {spec.params[0]: accumulator, **fragments}
+        steps = self._steps_of(spec, len(places)) if all(accumulator.ready) else None
         try:
-            _Machine(spec, {spec.params[0]: accumulator, **fragments}, {}, dict.fromkeys(spec.sizes, len(places))).run()
+            if steps is not None:
+                steps.run({buffer: memory.data for buffer, memory in memories.items()})
+            else:
+                _Machine(spec, memories, {}, dict.fromkeys(spec.sizes, len(places))).run()
         except InterpError as error:
             raise self._error(f"{s.instruction}({s.dst}, ...): {error.message}") from error
         self._write(target, places, accumulator.data[: len(places)])
+
+    def _steps_of(self, spec: InstructionSpec, lanes: int) -> StepsAtOnce | None:
+        """The steps of a specification on so many lanes, which are found once."""
+        if (spec.name, lanes) not in self._steps_of_specs:
+            self._steps_of_specs[spec.name, lanes] = steps_at_once(spec, dict.fromkeys(spec.sizes, lanes))
+        return self._steps_of_specs[spec.name, lanes]
 
     def _call(self, s: Call) -> None:
         function = self._functions.get(s.function)

@@ -7,7 +7,7 @@ several iterations may add to an element atomically.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,12 @@ class BufferMemory:
         return cls(buffer.name, np.zeros(size, buffer.dtype.numpy), bytearray(size), buffer.scope)
 
 
-def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
-    """Return the function that maps an element's coordinates to its position in the memory of ``buffer``.
+def address_digits(buffer: Buffer) -> list[tuple[int, int, int, int]]:
+    """Return the digits of coordinates whose sum, each times its stride, is an element's position in the memory.
 
     A dim's coordinate is split over the dim's blocks: an inner block takes it modulo its size, the outermost takes the
-    quotient.
+    quotient. A digit is the dim, the divisor of its coordinate, the size that it is taken modulo, or 0, and the
+    stride.
     """
     parts: list[tuple[int, int, int, int]] = []
     inner: dict[int, int] = {}
@@ -63,9 +64,14 @@ def address(buffer: Buffer) -> Callable[[Iterable[int]], int]:
         inner[dim] = below * size
         outermost = all(b.dim != dim for b in buffer.blocks[:i])
         parts.append((dim, below, 0 if outermost else size, stride))
+    return parts
 
-    def place(coords: Iterable[int]) -> int:
-        at = tuple(coords)
+
+def address(buffer: Buffer) -> Callable[[Sequence[Any]], Any]:
+    """Return the function that maps an element's coordinates to its position in the memory of ``buffer``."""
+    parts = address_digits(buffer)
+
+    def place(at: Sequence[Any]) -> Any:
         out = 0
         for dim, below, size, stride in parts:
             x = at[dim] // below

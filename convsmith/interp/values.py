@@ -10,6 +10,7 @@ import numpy as np
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
 from convsmith.interp.memory import BufferMemory, InterpError, Races, address
+from convsmith.interp.places import Position, index_function, position_function
 from convsmith.interp.thread_races import ThreadRaces
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
@@ -36,6 +37,9 @@ from convsmith.ir.value import (
 
 __all__ = ["AccessPlace", "ValueMachine"]
 
+_USES = 16
+"""Uses of an index in a run by which a function for it takes less time than its tree."""
+
 
 class AccessPlace(NamedTuple):
     """The first position that an access touches, and its lanes."""
@@ -56,7 +60,10 @@ class ValueMachine:
         self._races: list[Races | ThreadRaces] = []
         self._shared: dict[BufferMemory, int] = {}
         self._origins: dict[Buffer, int] = {}
-        self._addresses: dict[Buffer, Callable[[Sequence[int]], int]] = {}
+        self._addresses: dict[Buffer, Callable[[Sequence[Any]], Any]] = {}
+        self._positions: dict[tuple[Buffer, tuple[Index, ...]], Position] = {}
+        self._indices: dict[Index, Position] = {}
+        self._uses: dict[Any, int] = {}
         self._constants: dict[Const, Any] = {}
         self._shares: dict[Value, Any] = {}
         self._values: dict[type, Callable[[Any], Any]] = {
@@ -89,6 +96,34 @@ class ValueMachine:
     def _places(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> tuple[BufferMemory, list[int]]:
         """Return the memory of ``buffer`` and the positions in it that the active lanes of an access touch."""
         memory = self._memory(buffer)
+        base = self._position(buffer, index)
+        if base is None:
+            base = self._checked_position(buffer, index, lanes)
+        base += self._origins.get(buffer, 0)
+        if self._trace is not None:
+            self._trace.append(AccessPlace(memory, base, lanes))
+        places = [base] if lanes is None else [base + o for o in lanes.touched]
+        size = len(memory.data)
+        for p in places:
+            if not 0 <= p < size:
+                at = [self._index(i) for i in index]
+                raise self._error(f"{buffer}{at} touches element {p} of the {size} elements of {memory.name}")
+        return memory, places
+
+    def _position(self, buffer: Buffer, index: tuple[Index, ...]) -> int | None:
+        """Return the position of an element by a function that is made after some accesses; None if there is none, or
+        if the access is not one of an element of ``buffer``.
+        """
+        key = buffer, index
+        position = self._positions.get(key)
+        if position is not None:
+            return position(self._env)
+        uses = self._uses[key] = self._uses.get(key, 0) + 1
+        if uses == _USES and len(index) == len(buffer.shape):
+            self._positions[key] = position_function(buffer, index)
+        return None
+
+    def _checked_position(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -> int:
         at = [self._index(i) for i in index]
         if len(at) != len(buffer.shape):
             raise self._error(f"{buffer}{at} has {len(at)} coordinates for {len(buffer.shape)} dims")
@@ -98,15 +133,7 @@ class ValueMachine:
         place = self._addresses.get(buffer)
         if place is None:
             place = self._addresses[buffer] = address(buffer)
-        base = place(at) + self._origins.get(buffer, 0)
-        if self._trace is not None:
-            self._trace.append(AccessPlace(memory, base, lanes))
-        places = [base] if lanes is None else [base + o for o in lanes.touched]
-        size = len(memory.data)
-        for p in places:
-            if not 0 <= p < size:
-                raise self._error(f"{buffer}{at} touches element {p} of the {size} elements of {memory.name}")
-        return memory, places
+        return place(at)  # type: ignore[no-any-return]
 
     def _read(self, memory: BufferMemory, places: list[int]) -> None:
         """Require that the elements are initialised, and record the read."""
@@ -120,7 +147,7 @@ class ValueMachine:
         if len(places) > 1 and len(set(places)) < len(places):
             raise self._error(f"two lanes write the same element of {memory.name}: elements {places}")
         self._touch(memory, places, True)
-        memory.data[places] = value
+        memory.data[places[0] if len(places) == 1 and not value.ndim else places] = value
         if memory.ready is not None:
             for p in places:
                 memory.ready[p] = 1
@@ -133,6 +160,12 @@ class ValueMachine:
 
     # -- expressions
     def _index(self, e: Index) -> int:
+        function = self._indices.get(e)
+        if function is not None and (found := function(self._env)) is not None:
+            return found
+        uses = self._uses[e] = self._uses.get(e, 0) + 1
+        if uses == _USES:
+            self._indices[e] = index_function(e)
         try:
             return evaluate(e, self._env)  # type: ignore[no-any-return]
         except KeyError as error:
@@ -240,6 +273,9 @@ class ValueMachine:
         return out
 
     def _alike(self, v: Value, *out: Any) -> None:
+        first = out[0]
+        if not first.ndim and all(x.dtype is first.dtype and not x.ndim for x in out):
+            return
         if len({x.dtype for x in out}) > 1 or len({len(x) for x in out if x.ndim}) > 1:
             kinds = ", ".join(f"{x.dtype}{[len(x)] if x.ndim else ''}" for x in out)
             raise self._error(f"the operands of {v} differ: {kinds}")

@@ -31,7 +31,7 @@ FAULTY = "a cluster of rows"
 """The kernel in which faults are planted: two groups, whose weights both bring a half of, and 9 steps in 2 slots."""
 
 
-@pytest.mark.sampled(3, "kind", wide=2)
+@pytest.mark.sampled(9, wide=2, every="kind")
 @pytest.mark.parametrize("count", (2, 4))
 @pytest.mark.parametrize("kind", CLUSTERS)
 def test_clusters_that_reside_compute_several_tiles(kind: str, count: int) -> None:

@@ -72,14 +72,14 @@ def check(line: str, words: str, level: str) -> None:
         check_result(problem, memory, truth)
 
 
-@pytest.mark.sampled(3, "kind", "level")
+@pytest.mark.sampled(10, "level")
 @pytest.mark.parametrize("level", [t.name for t in LEVELS])
 @pytest.mark.parametrize("kind", EVERY)
 def test_kernels_are_exact_under_four_schedules(kind: str, level: str) -> None:
     check(*EVERY[kind], level)
 
 
-@pytest.mark.sampled(3, "line", "level")
+@pytest.mark.sampled(8, "level")
 @pytest.mark.parametrize("level", [t.name for t in LEVELS])
 @pytest.mark.parametrize("line", LAYERS)
 def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -> None:
@@ -136,6 +136,7 @@ def test_every_wait_is_needed(kind: str) -> None:
             run_artifact(replace(artifact, notes={"ptx": broken}), memories(problem, random_arrays(problem)), n)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("machine", LEVELS, ids=lambda t: t.name)
 def test_default_kernels_have_no_spills(machine: Machine) -> None:
     try:

@@ -57,7 +57,7 @@ def test_tiles_divide_an_image_of_fourteen_pixels() -> None:
     assert config.staged("pack") == ("wei",) and 7 in (config.size("oh"), config.size("ow"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", [
     DEPTHWISE, FEW, f"{TYPES} g8mb1ic16ih9oc16oh5kh3sh2ph1", f"{TYPES} g6mb1ic18ih5oc18oh5kh3ph1",
     "--dir=BWD_D --stag=axb --dtag=axb --dt=bf16 g8mb1ic32ih6oc32oh6kh3ph1",
@@ -67,6 +67,7 @@ def test_kernels_are_exact_under_four_schedules(line: str) -> None:
     check(line, "", "sm_80")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "words"), [
     (DEPTHWISE, "--lane=g --register=g:4,ow:7 --group=g:16,ow:7,oh:14,kh:7,kw:7 --vectors=g:4"),
     (FEW, "--lane=oc --register=oc:4,ow:7,oh:2 --order=mb,oh,ow,g --group=oc:4,g:8,ow:14,oh:4,kh:3,kw:3,ic:4 "
@@ -95,7 +96,7 @@ def test_fragments_of_padded_channels_are_loaded_as_matrices() -> None:
     assert {*found} <= {"mma.sync", "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "st.shared.v2.b32"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", [
     "mb1ic3ih17oc16oh8kh7sh2ph3", "mb1ic3ih12oc16oh12kh3ph1", "mb2ic1ih12oc16oh12kh5ph2", "mb1ic6ih9oc16oh9kh3ph1",
     "mb1ic5ih18oc32oh9kh3sh2ph1", "g2mb1ic6ih12oc32oh12kh3ph1",

@@ -31,7 +31,7 @@ def sums(x: Layer, stages: int, fault: str = "", seed: int = 0, swizzle: int = 1
     return found.reshape(-1, COLUMNS), reference(x, images, weights)
 
 
-@pytest.mark.sampled(4, "x", "seed")
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("x", LAYERS, ids=str)
 def test_the_pipeline_is_exact(x: Layer, seed: int) -> None:

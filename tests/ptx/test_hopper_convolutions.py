@@ -41,7 +41,7 @@ def check_raises(broken: Artifact, line: str, message: str) -> None:
             check(broken, line, seed)
 
 
-@pytest.mark.sampled(8, "kind", "seed", wide=2)
+@pytest.mark.sampled(16, "seed", wide=2, every="kind")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact_under_four_schedules(kind: str, seed: int) -> None:
@@ -65,7 +65,7 @@ def resident(kind: str, count: int) -> Artifact:
     return compiled(*KINDS[kind], replace(machine, device=replace(machine.device, units=units)))
 
 
-@pytest.mark.sampled(3, "kind", "count", wide=2)
+@pytest.mark.sampled(12, "kind", wide=2, every="count")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2, 3))
 @pytest.mark.parametrize(

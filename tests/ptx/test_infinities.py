@@ -29,6 +29,7 @@ LAYERS = {
 """Problems with the words of their configs, by default those of sm_80; a step has more terms than there are taps."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LAYERS)
 def test_an_infinity_spoils_no_sum_of_which_it_is_no_factor(name: str) -> None:
     line, words = LAYERS[name]

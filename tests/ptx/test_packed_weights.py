@@ -23,7 +23,7 @@ LINES = (
 """Problems whose weights are row-major, or factors with rows along the wrong dim."""
 
 
-@pytest.mark.sampled(2, "line")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", LINES)
 def test_kernels_are_exact_under_four_schedules(line: str) -> None:
     config = Config.parse(made(line, "", "sm_90a").config)

@@ -49,7 +49,7 @@ def numerators(points: np.ndarray) -> Iterator[np.ndarray]:
         yield np.concatenate([some, beside])
 
 
-@pytest.mark.sampled(4, "level", "to")
+@pytest.mark.sampled(16)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("level", [x.name for x in LEVELS])
 @pytest.mark.parametrize("to", ["u8", "s8"])

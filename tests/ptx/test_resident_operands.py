@@ -73,7 +73,7 @@ def artifact(kind: str, count: int = 2) -> Artifact:
         return emit(plan, lower(plan))
 
 
-@pytest.mark.sampled(4, "kind", wide=2)
+@pytest.mark.sampled(8, wide=2, every="kind")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact(kind: str, seed: int) -> None:

@@ -65,7 +65,7 @@ def test_kernels_compute_the_same() -> None:
     interpret(text())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", CODE)
 def test_a_statement_that_is_left_out_is_missed(line: str) -> None:
     with pytest.raises(InterpError, match=r"fence|received|waited|released|a product reads|adds to"):

@@ -28,6 +28,7 @@ LAYERS = {
 """Problems with the row that their default configs take."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_default_kernels_multiply_8_bit_floats(kind: str) -> None:
     line, row = LAYERS[kind]

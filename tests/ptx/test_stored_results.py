@@ -35,7 +35,7 @@ from ptx.test_hopper_convolutions import check, check_raises, resident
 STORED = [x for x in KINDS if x.startswith("stored")]
 
 
-@pytest.mark.sampled(2, "kind", wide=2)
+@pytest.mark.sampled(8, "kind", wide=2, every="count")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2))
 @pytest.mark.parametrize("kind", STORED)
@@ -97,6 +97,7 @@ WRITTEN, ENDED = "written while it is stored to a tensor", "before it waits for 
 UNFENCED = "no fence of shared memory orders it"
 
 
+@pytest.mark.sampled(4, "line")
 @pytest.mark.parametrize(
     ("parts", "line", "number", "message"),
     [(1, "wait 0 stores", 0, WRITTEN), (1, "wait 0 stores", 1, ENDED), (1, "fence shared", 0, UNFENCED),

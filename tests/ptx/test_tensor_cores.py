@@ -32,13 +32,13 @@ from ptx.test_convolutions import check, made
 LAST = "--stag=axb --dtag=axb"
 
 
-@pytest.mark.sampled(3, "kind")
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", AMPERE)
 def test_kernels_of_sm_80_are_exact_under_four_schedules(kind: str) -> None:
     check(*AMPERE[kind], "sm_80")
 
 
-@pytest.mark.sampled(3, "kind")
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", VOLTA)
 def test_kernels_of_sm_70_are_exact_under_four_schedules(kind: str) -> None:
     check(*VOLTA[kind], "sm_70")
@@ -62,7 +62,7 @@ def test_lanes_keep_to_their_elements() -> None:
         lanes.places(c.buffer, (own[0], mod(own[1] + 2, 8)), None, {})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_pass_keeps_the_result(kind: str) -> None:
     """The interpreter runs the kernel after each pass that knows of fragments, and those that follow it."""
