@@ -204,3 +204,10 @@ def test_tests_that_ask_for_pytorch_are_selected_by_their_mark(suite: pytest.Pyt
     result = suite.runpytest("-p", "no:xdist", "--collect-only", "-q", "-m", "torch")
     found = {line.partition("::")[2] for line in result.outlines if "::" in line}
     assert found == {"test_itself", "test_by_fixture"}
+
+
+def test_the_files_that_ci_gives_to_the_tests_of_pytorch_are_files_of_tests() -> None:
+    """`.ci/run` finds them by this text, so no fixture of another file may ask."""
+    text = r'importorskip\("(convsmith\.)?torch'
+    asking = [path.name for path in TESTS.rglob("*.py") if re.search(text, path.read_text())]
+    assert len(asking) > 30 and all(name.startswith("test_") for name in asking)

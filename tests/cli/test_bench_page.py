@@ -48,6 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     return seen
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("libraries", ["", "torch", OTHERS])
 @pytest.mark.parametrize("network", ["resnet50", "mobilenet_v2", "vgg16"])
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
@@ -168,6 +169,7 @@ def test_the_share_of_cpu_time_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_
     assert json.loads(path.read_text())["rows"][0]["cpu_share"] < 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [80, 100])
 def test_bench_on_a_terminal(width: int, tmp_path: Path) -> None:
     """Rows and progress are lines of the terminal, none of which is longer than it."""

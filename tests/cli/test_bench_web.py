@@ -100,6 +100,7 @@ def skip_without_engine(engine: str) -> None:
             pytest.skip("no chromium with chromedriver on PATH")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["node", "chromium"])
 def test_networks_are_timed_beside_a_library(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page or process loads two networks; the library doubles its input, as only the first network does."""
@@ -123,6 +124,7 @@ def test_networks_are_timed_beside_a_library(engine: str, tmp_path: Path, monkey
                     page.measure_network(files, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["node", "chromium"])
 def test_results_of_a_library_are_compared(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import convsmith.measure.web as web

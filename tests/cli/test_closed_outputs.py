@@ -35,6 +35,7 @@ def ended(*words: str, errors_too: bool) -> tuple[int, str]:
     return process.returncode, said or ""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_reader_that_has_left(kind: str) -> None:
     status, said = ended(*COMMANDS[kind], errors_too=kind == "rows")
@@ -46,6 +47,7 @@ def test_an_error_keeps_its_status_where_nobody_reads_it() -> None:
     assert ended("explain", "nonsense", errors_too=True)[0] == 2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_has_closed(closed: str) -> None:
     """Outputs are dropped, and a list of problems from standard input is empty."""
@@ -57,6 +59,7 @@ def test_streams_that_the_caller_has_closed(closed: str) -> None:
     assert (f"{LINE[:9]}" in done.stdout) is (closed == "2>&-")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("command", "heading"), [("bench", 2), ("verify", 1)])
 def test_a_failure_before_the_reader_left_keeps_its_status(command: str, heading: int) -> None:
     words = [sys.executable, "-m", "convsmith.cli.main", command, LINE, "--config=--target=generic --lane=nothing"]
@@ -85,6 +88,7 @@ def test_a_broken_pipe_to_another_process_is_an_error(monkeypatch: pytest.Monkey
     assert result.exit_code == 2 and "Broken pipe" in result.output
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [("--help",), ("explain", LINE, *HERE), ("bench", LINE, *HERE, "--rounds", "1")])
 def test_an_output_without_space(words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "convsmith.cli.main", *words]

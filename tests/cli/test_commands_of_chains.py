@@ -94,6 +94,7 @@ def test_commands_take_a_target_that_this_machine_lacks() -> None:
     assert line.startswith("UnsupportedError: target 'hexagon+v68' needs hvxv68, hvx-length128b, which this machine")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["avx2", "hexagon+v68"])
 def test_commands_take_the_splits_of_a_blocked_chain_as_a_config(target: str, tmp_path: Path) -> None:
     """They are cache tiles like any others; only `bench` asks for a machine that runs the kernel."""

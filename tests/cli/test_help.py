@@ -44,6 +44,7 @@ def test_help_ends_with_an_example(words: tuple[str, ...]) -> None:
     command.make_context(name, example)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete(shell: str) -> None:
     code = "from convsmith.cli.main import main; main(prog_name='convsmith')"

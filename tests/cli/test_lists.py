@@ -74,6 +74,7 @@ def test_a_config_is_not_taken_for_a_line() -> None:
 
 
 # -- defaults
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(FAST))
 @pytest.mark.parametrize(
     "line,said",
@@ -216,6 +217,7 @@ def test_the_command_that_reproduces_a_fault_has_every_option_that_matters(monke
     assert result.exit_code == 1 and f"To reproduce: {said} --dtag=abx {LINE}" in result.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "line", [LINE, f"--stag=axb {LINE}", f"--stag=abx --dtag=axb {LINE}", "--matmul 3x4:4x5", f"--dir=BWD_D {LINE}"]
 )

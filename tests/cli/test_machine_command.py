@@ -137,6 +137,7 @@ def test_progress_on_a_terminal() -> None:
     assert sum(line.startswith("generic f32:f32:f32 ") for line in lines) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("together", [False, True])
 def test_rows_are_there_once_where_both_streams_are_one(together: bool) -> None:
     done = subprocess.run(

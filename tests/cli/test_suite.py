@@ -59,6 +59,7 @@ def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> N
     assert result.exit_code == 0 and "the worst beside the roofline" in result.output
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("space", ["dynamic", "chains", "epilogues", "int8", "f32-2"])
 def test_spaces_decide_how_kernels_run(space: str, tmp_path: Path) -> None:
     data = tmp_path / "rows.json"

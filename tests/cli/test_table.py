@@ -92,6 +92,7 @@ def test_an_error_is_plain_without_a_terminal(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "UsageError: oh\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("environment,coloured", [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)])
 def test_no_color_leaves_a_terminal_plain(environment: dict[str, str], coloured: bool) -> None:
     status, output = on_terminal(80, "verify", "mb1ic3", **environment)

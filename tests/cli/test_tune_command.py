@@ -214,6 +214,7 @@ def measured(path: Path) -> set[str]:
         return {row.config for row in database.rows()}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of child processes")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_tuner_and_its_workers(path: Path, ending: signal.Signals) -> None:

@@ -143,6 +143,7 @@ def call(library: HostLibrary, entry: str, memory: dict[str, np.ndarray], chunks
         function(ctypes.addressof(block))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_a_call_by_hand(case: str, chunks: int) -> None:

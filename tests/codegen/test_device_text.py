@@ -23,6 +23,7 @@ from convsmith.machine.registry import device_targets, target
 COMPILED = [t for t in device_targets() if t.device is not None and t.device.dialect is not None]
 """The levels whose kernels LLVM compiles."""
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_device_computes_what_the_interpreter_computes(name: str) -> None:
     require_opencl()
@@ -33,7 +34,7 @@ def test_a_device_computes_what_the_interpreter_computes(name: str) -> None:
     assert any(wanted[x].any() for x in "cd")
 
 
-@pytest.mark.sampled(4, "name", "machine")
+@pytest.mark.sampled(12, "name", "machine")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("machine", COMPILED, ids=lambda t: t.name)
 def test_the_code_generator_of_every_device_takes_them(machine: Machine, name: str) -> None:

@@ -51,7 +51,7 @@ def _config(words: str, level: Any) -> Config:
     return Config.parse(f"--target={level.name} {sized} --fetch=wei")
 
 
-@pytest.mark.sampled(3, "threads")
+@pytest.mark.sampled(9, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), CASES)
 def test_fetching_changes_no_result(line: str, words: str, threads: int) -> None:
@@ -72,7 +72,7 @@ PIXELS = [
 """1x1 convolutions, whose tiles may fetch the pixels of the next tile."""
 
 
-@pytest.mark.sampled(4, "threads")
+@pytest.mark.sampled(12, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), PIXELS)
 def test_fetching_pixels_changes_no_result(line: str, words: str, threads: int) -> None:
@@ -92,7 +92,7 @@ BLOCKS = [
 """Gradients of 1x1 weights, whose tiles may fetch the next block of pixels."""
 
 
-@pytest.mark.sampled(3, "threads")
+@pytest.mark.sampled(9, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), BLOCKS)
 def test_fetching_blocks_of_pixels_changes_no_result(line: str, words: str, threads: int) -> None:
@@ -346,7 +346,7 @@ DEPTHWISE = [
 """Depthwise convolutions, whose tiles may fetch the pixels of the tile below."""
 
 
-@pytest.mark.sampled(4, "threads")
+@pytest.mark.sampled(12, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), DEPTHWISE)
 def test_fetching_rows_changes_no_result(line: str, words: str, threads: int) -> None:

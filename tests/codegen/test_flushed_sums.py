@@ -61,6 +61,7 @@ ZEN4 = named("znver4").of(LEVEL)
 DEPTHWISE = "--dt=bf16 --stag=axb --dtag=axb g32mb1ic32ih6oc32oh6kh3ph1"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "line",
     [

@@ -68,6 +68,7 @@ def gathered(name: str, cases: list[tuple[list[int], int, int]], target: Machine
     np.testing.assert_array_equal(found.astype(np.float64), expected["out"].astype(np.float64))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 def test_every_number_of_byte_lanes(target: Machine) -> None:
     """A gather of bytes is right for 1 to 128 active lanes of 128."""
@@ -77,6 +78,7 @@ def test_every_number_of_byte_lanes(target: Machine) -> None:
     gathered("u8", cases, target)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("seed", [0, 1])
@@ -96,6 +98,7 @@ GROUPED = {"FWD_D": "g7mb1ic56oc35iw1ow1kw1", "BWD_D": "g7mb1ic35oc56iw1ow1kw1"}
 FACTORS = ("s8:s8", "u8:s8", "s8:u8", "u8:u8")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 @pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("direction", GROUPED)

@@ -73,7 +73,7 @@ def near_middles(b: Longs, above: bool) -> tuple[Longs, Longs]:
 
 @pytest.mark.parametrize("above", [True, False])
 @pytest.mark.parametrize("part", range(64))
-@pytest.mark.sampled(32, "above")
+@pytest.mark.sampled(96, "above")
 def test_a_product_and_two_fused_steps_divide_exactly(part: int, above: bool) -> None:
     divisors = np.arange(UNIT + part * (UNIT // 64), UNIT + (part + 1) * (UNIT // 64), dtype=np.int64)
     a, b = near_middles(divisors, above)

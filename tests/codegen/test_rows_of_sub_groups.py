@@ -76,7 +76,7 @@ def spirv(text: str, machine: Machine) -> bytes:
     return llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
 
 
-@pytest.mark.sampled(3, "name+mnemonic")
+@pytest.mark.sampled(9, "name+mnemonic")
 @pytest.mark.parametrize("name, mnemonic, row", ROWS)
 def test_a_layout_of_a_sub_group_has_each_element_once(name: str, mnemonic: str, row: Instruction) -> None:
     (lanes,) = target(name).device.warps  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_factors_of_tf32_are_rounded_to_the_nearest() -> None:
         assert ((bits + 4096) & -8192).view(np.float32) == np.float32(wanted)
 
 
-@pytest.mark.sampled(3, "name+mnemonic")
+@pytest.mark.sampled(9, "name+mnemonic")
 @pytest.mark.parametrize("name, mnemonic, row", ROWS)
 def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instruction, tmp_path: Path) -> None:
     machine = target(name)

@@ -112,6 +112,7 @@ SMALL = {
 """Problems that the interpreter of the IR runs after each pass."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
     """The interpreter runs the kernel after the passes that know of fragments, and those that follow them."""
@@ -119,7 +120,7 @@ def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
     check_fragments(line, words, name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     name, line, words = KINDS[kind]
@@ -210,7 +211,7 @@ def test_a_launch_states_the_registers_of_a_thread() -> None:
     assert build_options([Launch()]) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", DEFAULT)
 def test_default_configs_compute_fragments(kind: str) -> None:
     name, line = DEFAULT[kind]
@@ -239,7 +240,7 @@ def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> Non
     assert held <= (config.register_file or machine.registers)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", LAYERS)
 @pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
 def test_default_kernels_spill_nothing(name: str, line: str) -> None:

@@ -67,7 +67,7 @@ def test_a_factor_of_few_channels_is_no_masked_load() -> None:
     assert "masked.load.v4i8" not in text
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("level, channels", [*product([t.name for t in host_targets()], (1, 2, 3, 5, 6, 7))])
 def test_results_are_exact(level: str, channels: int) -> None:
     line = FEW_CHANNELS.replace("ic3", f"ic{channels}")

@@ -47,6 +47,7 @@ def bounds_of(whole: int) -> Iterator[int]:
     yield from (max(whole - 1, 0), whole // 4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(20))
 def test_what_the_plan_says_is_what_the_artifact_says(number: int) -> None:
     rng = random.Random(number)
@@ -70,6 +71,7 @@ def test_what_the_plan_says_is_what_the_artifact_says(number: int) -> None:
         assert max((p.workspace for p in of_c.packings), default=0) <= memory.packing
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("name", LINES)
 def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,7 @@ def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: p
     assert memory.scratch.whole <= memory.call <= memory.whole - packs
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", LINES)
 def test_kernels_within_a_bound_compute_the_same(name: str) -> None:
     line = LINES[name]

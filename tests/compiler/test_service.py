@@ -126,6 +126,7 @@ DYNAMIC = Conv.parse("--stag=axb --dtag=axb mb1ic8ih8oc8oh8kh3ph1")
 TWO = Requirements((("mb", None), ("ih", None)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["content", "file"])
 def test_the_entry_of_another_kernel_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -247,6 +248,7 @@ def naive() -> Kernel:
     return plan(PROBLEM, CONFIG, GENERIC).program.naive()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("check", ["verify", "interpret"])
 def test_checks_pass_where_all_is_right(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"verify": 0, "interpret": 0}

@@ -41,7 +41,7 @@ def test_every_kind_is_among_them() -> None:
         assert not {kind for kind in wanted if found[kind] < least}, found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", [case(seed) for seed in range(COUNT)])
 def test_exact(seed: int) -> None:
     target = LEVELS[seed % len(LEVELS)]

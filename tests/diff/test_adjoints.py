@@ -56,7 +56,7 @@ def computed(problem: Conv, target: Machine, threads: int, arrays: dict[str, Arr
     return logical(problem, Compiled(problem, artifact)(inputs)).astype(np.float64)
 
 
-@examples(25)
+@examples(10)
 @given(problems(), st.sampled_from(list(TYPES)), st.sampled_from(host_targets()), st.integers(1, 2), st.integers(0, 99))
 def test_gradients_are_adjoints(forward: Conv, types: str, target: Machine, threads: int, seed: int) -> None:
     a, b, c = types.split(":") if ":" in types else [types] * 3

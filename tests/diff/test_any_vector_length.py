@@ -110,12 +110,13 @@ def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     assert re.search(r"^\t(cnt[bhwd]|inc[bhwd]|rdvl|addvl)\t", assembly, re.MULTILINE)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str) -> None:
     check(line_of(CASES[name][0]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_config_is_exact_at_any_length(name: str) -> None:
     line, config = CONFIGS[name]
@@ -150,6 +151,7 @@ def random_line(seed: int) -> str:
     return f"{NHWC}--dt={types} {direction}{post}{g}mb1ic{ic}iw{i}oc{oc}ow{o}kw{k}sw{s}pw{p}"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n < 8 else pytest.mark.slow) for n in range(60)])
 def test_random_problems_are_exact_at_any_length(seed: int) -> None:
     check(random_line(seed), units=UNITS[:4])

@@ -102,7 +102,7 @@ def check(chain: Chain, config: Config) -> None:
         check_result(chain, Compiled(chain, artifact)(arrays, chunks), truth)
 
 
-@pytest.mark.sampled(4, "threads", "name")
+@pytest.mark.sampled(8, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CHAINS)
 def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:
@@ -112,6 +112,7 @@ def test_stages_are_fused_with_every_halo(name: str, threads: int) -> None:
     check(chain, recomputing(config))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["inverted-residual", "int8", "three-windows"])
 def test_any_stages_are_fused(name: str) -> None:
     chain, stages = chain_of(name)
@@ -233,6 +234,7 @@ TALL = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("threads", "tiles"), [(1, "mb:1,oh:4"), (2, "oh:12,mb:1,oh:4")])
 @pytest.mark.parametrize("halo", ("", "--halo=recompute"))
 def test_several_rows_are_computed_at_once(halo: str, threads: int, tiles: str) -> None:

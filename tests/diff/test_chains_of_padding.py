@@ -104,6 +104,7 @@ LISTED = (
 which the third does not need; a depthwise convolution and one before it."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LISTED)
 def test_every_argument_is_taken(line: str, threads: int) -> None:

@@ -119,7 +119,7 @@ def check(target: Machine, line: str) -> None:
     check_emulated(problem, artifact, without_signs(problem, artifact, random_arrays(problem)))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(14)
 @needs_emulator
 @pytest.mark.parametrize("target, types", ROWS)
 def test_every_row_runs(target: Machine, types: tuple[str, str, str]) -> None:
@@ -133,7 +133,7 @@ def test_exact(target: Machine, line: str) -> None:
     check(target, line)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("target, types", ROWS)
 def test_the_row_is_in_the_kernel(target: Machine, types: tuple[str, str, str]) -> None:
     """What `test_exact` runs has the instruction of the first row for these types, or one that does as much."""

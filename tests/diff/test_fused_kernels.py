@@ -59,7 +59,7 @@ def check(problem: Problem, artifact: Artifact) -> None:
         check_result(problem, Compiled(problem, artifact)(arrays, chunks), truth)
 
 
-@pytest.mark.sampled(4, "threads", "line")
+@pytest.mark.sampled(5, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LINES)
 def test_the_default_is_exact(line: str, threads: int) -> None:
@@ -69,6 +69,7 @@ def test_the_default_is_exact(line: str, threads: int) -> None:
     check(problem, build_artifact(problem, config, level()))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_rows_are_computed_at_any_loop(name: str) -> None:
     problem = parse_problem(f"{LAST} --attr-post-ops=relu+dw:k3s1p1+relu mb2ic5ih13iw7oc36oh13ow7kh1kw1").canonical()

@@ -34,7 +34,7 @@ def shift_for(acc: np.ndarray, offset: int, mult: int) -> int:
     return next((e for e in range(32) if middle >> e < 224), 31)
 
 
-@pytest.mark.sampled(4, "params", "orders")
+@pytest.mark.sampled(10, "params", "orders")
 @pytest.mark.parametrize(("m", "k", "n", "params", "orders"), list(cases()))
 def test_products(m: int, k: int, n: int, params: str, orders: str) -> None:
     rng = np.random.default_rng(m * k + n)
@@ -51,6 +51,7 @@ def test_products(m: int, k: int, n: int, params: str, orders: str) -> None:
         assert np.array_equal(out, staged(acc, stages))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_output_stage_runs(stage: int, order: str) -> None:

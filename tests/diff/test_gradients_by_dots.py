@@ -28,7 +28,7 @@ def by_dots(line: str, target: str, threads: int) -> list[Config]:
     return list(found.values())
 
 
-@pytest.mark.sampled(3, "line", "threads", "target")
+@pytest.mark.sampled(22, "threads", "target")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
@@ -58,6 +58,7 @@ def test_gradients_are_exact(line: str, threads: int, target: str) -> None:
         assert verdict.ok, f"{config}: {verdict.detail}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

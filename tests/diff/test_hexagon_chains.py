@@ -41,6 +41,7 @@ KINDS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("sizes, options, words", KINDS)
 @pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
 def test_splits_are_cache_tiles_of_both_stages(
@@ -55,6 +56,7 @@ def test_splits_are_cache_tiles_of_both_stages(
     check_emulated(problem, kernel.artifact, random_arrays(problem))
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("options", [("", ""), BYTES], ids=["f32", "s8"])
 @pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
 def test_the_schedule_of_the_library_is_exact(case: dict[str, Any], options: tuple[str, str]) -> None:

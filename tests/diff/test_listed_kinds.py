@@ -70,7 +70,7 @@ def name_of(number: int) -> str:
     return str(LISTED[number].name or LISTED[number].descriptor())[:60]
 
 
-@pytest.mark.sampled(4, "number", "direction")
+@pytest.mark.sampled(23, "direction")
 @pytest.mark.parametrize("direction", TYPES)
 @pytest.mark.parametrize("number", list(filter(small, range(len(LISTED)))), ids=name_of)
 def test_listed_small(number: int, direction: str) -> None:
@@ -90,7 +90,7 @@ def line_of(line: str) -> str:
     return line.partition('n"')[0][:100]
 
 
-@pytest.mark.sampled(5, "line")
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("line", [x for x in ATTRIBUTES if parse_problem(x).flops_dense <= 25 * SMALL], ids=line_of)
 def test_attributes(line: str) -> None:
     check(line)
@@ -150,7 +150,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sampled(6, "shape+direction", "isa")
+@pytest.mark.sampled(9, "isa")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("direction", TYPES)
 @pytest.mark.parametrize("shape", SHAPES)

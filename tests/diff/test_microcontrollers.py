@@ -50,6 +50,7 @@ def assembly_of(problem: Problem, machine: Machine) -> str:
     return llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", LINES)
 def test_bytes_are_exact(name: str, machine: Machine) -> None:
@@ -196,6 +197,7 @@ def test_every_kind_is_among_them() -> None:
     assert not {kind for kind in ("s8", "u8", "zero points", "groups", "strides", "pads") if found[kind] < 3}, found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n", [case(n) for n in range(COUNT)])
 def test_random_problems_of_bytes(n: int) -> None:
     machine, problem = LEVELS[n % len(LEVELS)], problems()[n]

@@ -63,7 +63,7 @@ def check_kind(kind: str) -> None:
     check(parse_problem(line), Config.parse(f"{HEAD} {config}"), 0)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind: str) -> None:
     check_kind(kind)
@@ -74,6 +74,7 @@ def check_chain(seed: int) -> None:
     check(random_chain(random.Random(seed), macs=10_000), None, seed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(5))
 def test_random_chains(seed: int) -> None:
     """Each stage is a kernel; results in between stay in memory of the device."""
@@ -86,7 +87,7 @@ def test_more_random_chains(seed: int) -> None:
     check_chain(seed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(26))
 def test_random_problems(seed: int) -> None:
     check_random(seed)

@@ -54,6 +54,7 @@ def config_of(name: str) -> tuple[str, Config]:
     return line, made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_outer_products_are_exact(name: str) -> None:
     skip_without_emulator(LEVEL)
@@ -66,6 +67,7 @@ def test_outer_products_are_exact(name: str) -> None:
     check_emulated(problem, artifact, random_arrays(problem, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_products_add_to_tiles_in_streaming_mode(name: str) -> None:
     """A kernel enters streaming mode once and leaves it once; sums reach memory from tiles, row by row."""

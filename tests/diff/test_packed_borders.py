@@ -25,7 +25,7 @@ def packed_configs(line: str, target: str) -> list[Config]:
     return [c for c in every if "src" in c.staged("pack") and c.lane in ("oc", "ic")][:3]
 
 
-@pytest.mark.sampled(4, "line", "target")
+@pytest.mark.sampled(8, "line", "target")
 @pytest.mark.parametrize("target", ["avx512_vnni", "avx512_bf16", "avx2", "aarch64+dotprod"])
 @pytest.mark.parametrize(
     "line",

@@ -165,7 +165,7 @@ def real_data(problem: Problem, seed: int) -> dict[str, Array]:
     return {n: rng.standard_normal(x.shape).astype(x.dtype) if n in floats else x for n, x in arrays.items()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", range(4))
 def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
     compared = 0
@@ -186,6 +186,7 @@ def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
     assert compared > 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(2))
 def test_real_data_within_the_stated_bound(chunk: int) -> None:
     """eps * (2 + sqrt(K)) * sum |a||b|, of which a post-op of slope at most one keeps no more."""
@@ -203,6 +204,7 @@ def test_real_data_within_the_stated_bound(chunk: int) -> None:
         assert (abs(got - truth) <= bound).all(), f"seed {seed}: {problem} under {config}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", range(3))
 def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
     """A masked term is absent, and relu and clip hand NaN on; lanes beyond the channels stay zero."""

@@ -87,7 +87,7 @@ def spoiled(weights: Array, case: str) -> Array:
     return w
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "f16"])
 def test_outputs_overflow_where_those_of_the_strict_kernel_do(kind: str) -> None:
     kernel = made(kind, threads=1 + len(kind) % 2)
@@ -97,6 +97,7 @@ def test_outputs_overflow_where_those_of_the_strict_kernel_do(kind: str) -> None
         assert same_overflow(result(kernel, given), result(direct(kernel), given))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_at_the_limit_overflow_with_no_source_up_to_the_stated_one(kind: str) -> None:
     """Signs are those that a sum of taps or of pixels has alike, or random ones; the transform itself runs."""
@@ -116,6 +117,7 @@ def test_weights_at_the_limit_overflow_with_no_source_up_to_the_stated_one(kind:
         assert np.isfinite(found.astype(np.float32)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_weights_are_far_below_the_limit(kind: str) -> None:
     kernel = made(kind)
@@ -161,6 +163,7 @@ PACKINGS: dict[str, Callable[[Any, Array, Path], Any]] = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("call", CALLS)
 def test_every_way_to_call(call: str, packing: str, tmp_path: Path) -> None:
@@ -182,6 +185,7 @@ def test_every_way_to_call(call: str, packing: str, tmp_path: Path) -> None:
         CALLS[call](alone, x, w)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_stage_of_a_chain(stage: int, threads: int) -> None:

@@ -55,6 +55,7 @@ def check(line: str, config: str = "", bits: tuple[int, ...] = VECTOR_BITS, leve
         check_emulated(problem, artifact, random_arrays(problem, n), rvv_processor(n, machine.needs))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     line = re.sub("--dt=b?f16 ", r"\g<0>--accuracy=strict ", line_of(CASES[name][0]))
@@ -68,12 +69,13 @@ def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     assert "llvm.masked.load.nx" not in text and re.search(r"vp\.(strided\.)?load\.nx", text)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str) -> None:
     check(line_of(CASES[name][0]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_any_config_is_exact_at_any_length(name: str) -> None:
     line, config = CONFIGS[name]
@@ -138,6 +140,7 @@ def test_every_kind_is_among_them() -> None:
     assert not {kind for kind in wanted if found[kind] < 5}, found
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", [case(seed) for seed in range(COUNT)])
 def test_exact(seed: int) -> None:
     machine = LEVELS[seed % len(LEVELS)]

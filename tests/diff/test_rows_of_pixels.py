@@ -48,7 +48,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4, "line", "name")
+@pytest.mark.sampled(13, "name")
 @pytest.mark.parametrize("name", dict.fromkeys((BEST, "avx512", "avx2", "generic")))
 @pytest.mark.parametrize("line", LINES)
 def test_lanes_lie_along_rows_of_pixels(line: str, name: str) -> None:
@@ -91,6 +91,7 @@ def test_steps_read_two_channels_of_pixels(line: str, terms: tuple[tuple[str, in
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", LINES[::3])
 def test_threads_copy_rows_of_their_own(line: str) -> None:
     problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[BEST]

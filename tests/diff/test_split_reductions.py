@@ -76,7 +76,7 @@ SPLIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4, "line", "isa")
+@pytest.mark.sampled(6, "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), SPLIT)
 def test_splits_are_exact(line: str, words: str, isa: str) -> None:
@@ -130,7 +130,7 @@ FEW = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", FEW)
 def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> None:
     """Parts are chosen by the problem alone, and are added in one order."""

@@ -43,6 +43,7 @@ def test_strides_are_exact(line: str, threads: int) -> None:
     assert verdict.ok, f"{kernel.config}: {verdict.detail}"
 
 
+@pytest.mark.sampled(4)
 @needs_amx
 @pytest.mark.parametrize("layout", ["axb", "abx"])
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_the_random_problems_are_of_all_kinds() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("seed", range(9))
 def test_random_problems(seed: int) -> None:
     check_random(seed)

@@ -23,6 +23,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bits", [256, 512])
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_exact(name: str, bits: int) -> None:

@@ -74,7 +74,7 @@ EXACT = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4, "line", "isa")
+@pytest.mark.sampled(11, "line", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), EXACT)
 def test_exact(line: str, words: str, isa: str) -> None:
@@ -145,6 +145,7 @@ def test_error_is_the_expected_multiple_of_the_direct_one(m: int, r: int, stride
     assert 0.7 < error / error_of_direct / transform.error < 1.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "r"), [(4, 3), (8, 3), (4, 4), (8, 4), (8, 5)])
 def test_error_by_data_with_a_stride_is_the_expected_multiple(m: int, r: int) -> None:
     """Residue classes with more taps have the larger part of both errors."""

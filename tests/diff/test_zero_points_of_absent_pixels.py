@@ -74,7 +74,7 @@ def through_a_table(problem: Problem, target: Machine, table: str = "sections") 
     return [config, each] if config.offsets == "sums" else [each]
 
 
-@pytest.mark.sampled(2, "name")
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name: str, number: int) -> None:
@@ -94,7 +94,7 @@ def test_kind(name: str, number: int) -> None:
 SUMS = f"--dt=s8:s8:s32 {LAST} --attr-zero-points=src:common:-5 mb1ic5iw5oc6ow5kw3pw1"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "line, words",
     [

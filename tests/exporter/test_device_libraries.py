@@ -149,7 +149,7 @@ def test_an_optional_array_may_be_given(tmp_path: Path) -> None:
     assert run_cuda(tmp_path).startswith("layer: right, ")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", [t.name for t in device_targets() if has_driver(t)])
 def test_the_c_of_every_device_is_legal(target: str, tmp_path: Path) -> None:
     lines = [LINE, "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih6oc64kh3ph1", BYTES]

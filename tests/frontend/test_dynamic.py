@@ -94,7 +94,7 @@ def in_layouts(p: Conv, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {t.name: to_layout(arrays[t.name], t.layout) for t in p.inputs}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, number: int) -> None:
@@ -132,7 +132,7 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22, *range(-12, -2))])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""
@@ -341,7 +341,7 @@ def test_infinite_weights() -> None:
     assert error.value.code == "non-finite"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "src, dst, options, line, sizes, threads",
     [

@@ -70,7 +70,7 @@ def inputs(chain: Chain, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str
     return {t.name: to_layout(arrays[t.name], t.layout) for t in chain.inputs}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LINES)
 def test_any_sizes(name: str) -> None:
     chain = parse_problem(LINES[name])
@@ -90,7 +90,7 @@ def test_any_sizes(name: str) -> None:
             check_result(q, Compiled(q, artifact)(arrays, chunks), expected(q, arrays))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(8))
 def test_random_chains(number: int) -> None:
     rng = random.Random(number)

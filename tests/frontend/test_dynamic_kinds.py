@@ -94,7 +94,7 @@ def kernel_of(line: str, number: int) -> cs.CompiledKernel:
     return k
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("line", (*CONVOLUTIONS, *PRODUCTS))
 def test_any_sizes(line: str) -> None:
     """Exact, with canaries around all arrays; tasks at once, or in chunks, last one first."""
@@ -105,7 +105,7 @@ def test_any_sizes(line: str) -> None:
         check_result(q, Compiled(q, at_call(k.artifact, q))(arrays, (0, 1, 3)[seed % 3]), expected(q, arrays))
 
 
-@pytest.mark.sampled(3, "threads")
+@pytest.mark.sampled(9, "threads")
 @pytest.mark.parametrize(
     "options, line, sizes",
     [

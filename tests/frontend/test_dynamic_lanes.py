@@ -63,7 +63,7 @@ def _check(p: Conv, kernel: cs.CompiledKernel, calls: int) -> None:
         np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
 
 
-@pytest.mark.sampled(4, "level", "line")
+@pytest.mark.sampled(12, "level", "line")
 @pytest.mark.parametrize("level", [host_targets()[n].name for n in (0, -1)])
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, level: str) -> None:

@@ -54,7 +54,7 @@ def test_known_answers(name: str, threads: int) -> None:
     assert np.array_equal(cs.gemm_lowp(*product, output_stages=stages, threads=threads), given["expected"])
 
 
-@pytest.mark.sampled(2, "left+right", "offsets")
+@pytest.mark.sampled(6, "left+right", "offsets")
 @pytest.mark.parametrize("offsets", OFFSETS)
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
 def test_types_and_offsets(left: Any, right: Any, offsets: str) -> None:
@@ -141,7 +141,7 @@ def fewer_bits(
     return [[element(row, column) for column in right.T] for row in left]
 
 
-@pytest.mark.sampled(3, "left+right", "bits", "rounding")
+@pytest.mark.sampled(9, "left+right", "bits", "rounding")
 @pytest.mark.parametrize("rounding", ["nearest", "probabilistic"])
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
 @pytest.mark.parametrize("bits", [(7, 5), (1, 8), (8, 4), (1, 1), (3, 2)])

@@ -74,7 +74,7 @@ def inner_loops(assembly: str) -> list[str]:
     return [b[: jump.end()] for b, jump in jumps if jump]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CASES)
 def test_hot_loop(name: str) -> None:
     """The loop with most products keeps its sums in registers: nothing of it is on the stack."""

@@ -79,7 +79,7 @@ def points(ranges: Ranges, draw: Any) -> dict[Var, int]:
     return {v: draw(st.integers(*ranges.get(v, (-50, 50)))) for v in VARS}
 
 
-@examples(600)
+@examples(200)
 @given(indices, ranges_of_all(), st.data())
 def test_an_index_keeps_its_value(e: Index, ranges: Ranges, data: Any) -> None:
     found = simplify(e, ranges)
@@ -88,7 +88,7 @@ def test_an_index_keeps_its_value(e: Index, ranges: Ranges, data: Any) -> None:
         assert evaluate(found, at) == evaluate(e, at)
 
 
-@examples(600)
+@examples(200)
 @given(conditions, ranges_of_all(), st.data())
 def test_a_condition_keeps_its_value(c: Cond, ranges: Ranges, data: Any) -> None:
     found = simplify(c, ranges)
@@ -97,7 +97,7 @@ def test_a_condition_keeps_its_value(c: Cond, ranges: Ranges, data: Any) -> None
         assert holds(found, at) == holds(c, at)
 
 
-@examples(800)
+@examples(250)
 @given(st.one_of(indices, conditions), ranges_of_all())
 def test_once_is_enough(e: Any, ranges: Ranges) -> None:
     once = simplify(e, ranges)
@@ -110,7 +110,7 @@ def test_what_the_parts_become_is_simplified_too() -> None:
     assert simplify(floordiv(mod(i, 2), 2), {i: (2, 3)}) is as_index(0)
 
 
-@examples(300)
+@examples(100)
 @given(indices)
 def test_no_ranges_no_harm(e: Index) -> None:
     """Without ranges only what holds for all integers is done."""
@@ -120,7 +120,7 @@ def test_no_ranges_no_harm(e: Index) -> None:
         assert evaluate(found, at) == evaluate(e, at)
 
 
-@examples(600)
+@examples(200)
 @given(indices, ranges_of_all(), st.data())
 def test_intervals_are_sound(e: Index, ranges: Ranges, data: Any) -> None:
     r = try_interval(e, ranges)
@@ -166,7 +166,7 @@ def applications(e: Any, ranges: Ranges) -> list[tuple[str, Any, Any]]:
     return out
 
 
-@examples(1500)
+@examples(500)
 @given(st.one_of(indices, conditions), ranges_of_all())
 def test_every_rule_makes_its_node_smaller(e: Any, ranges: Ranges) -> None:
     for name, node, found in applications(e, ranges):

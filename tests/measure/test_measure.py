@@ -305,7 +305,7 @@ def test_peers_say_which_stage_types_they_lack(name: str) -> None:
     assert caught.value.code == "types"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PEERS)
 def test_what_a_call_needs_lives_as_long_as_the_call(name: str) -> None:
     need(name)

@@ -55,7 +55,7 @@ def _damage(name: str, path: Path) -> Iterator[tuple[str, Any]]:
         yield what, made
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_problems_and_constants_of_a_damaged_model(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
@@ -64,7 +64,7 @@ def test_problems_and_constants_of_a_damaged_model(name: str, tmp_path: Path) ->
         _reads(lambda made=made: [read.stand_ins(x) for read in [read_model(made)] for x in read.nodes], what)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_profiles_of_a_damaged_model(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

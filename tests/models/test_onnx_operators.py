@@ -49,7 +49,7 @@ def test_all_cases_are_here() -> None:
     assert {op: ops.count(op) for op in FUNCTIONS} == counts and len(ops) == sum(counts.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: dict[str, Any]) -> None:
     with np.load(DATA.with_suffix(".npz")) as arrays:
@@ -218,7 +218,7 @@ def sums(x: Array, w: Array, x_point: Any, w_point: Any, attributes: dict[str, A
     return reference.conv(x.astype(np.int64) - np.int64(x_point), shifted, attributes)
 
 
-@pytest.mark.sampled(2, "x_type+w_type", "attributes")
+@pytest.mark.sampled(6, "x_type+w_type", "attributes")
 @pytest.mark.parametrize("x_type,w_type", PAIRS)
 @pytest.mark.parametrize("attributes", CONVS)
 def test_conv_integer(x_type: str, w_type: str, attributes: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_sums_of_integers_stay_exact_beyond_24_bits() -> None:
     assert got.tolist() == [[252 * (254 * 300 - 1)], [250 * (254 * 300 - 1)]]
 
 
-@pytest.mark.sampled(3, "x_type+w_type", "y_type", "per_channel")
+@pytest.mark.sampled(9, "x_type+w_type", "y_type", "per_channel")
 @pytest.mark.parametrize("x_type,w_type", PAIRS)
 @pytest.mark.parametrize("y_type", BYTES)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["one-scale", "per-channel"])
@@ -301,7 +301,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3, "a_type+b_type", "a_shape+b_shape")
+@pytest.mark.sampled(9, "a_type+b_type", "a_shape+b_shape")
 @pytest.mark.parametrize("a_type,b_type", PAIRS)
 @pytest.mark.parametrize("a_shape,b_shape", SHAPES)
 def test_matmul_integer(a_type: str, b_type: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> None:

@@ -190,6 +190,7 @@ FUSED: dict[str, tuple[Callable[[NetworkBuilder], str], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FUSED)
 def test_parts_of_one_product_are_read_where_they_are(form: str) -> None:
     b = NetworkBuilder(5, real=True)

@@ -68,7 +68,7 @@ CHAINED: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CHAINED)
 def test_layers_with_a_large_result_between_them_are_one_kernel(name: str) -> None:
     model = _built(CHAINED[name])
@@ -100,6 +100,7 @@ ALONE: dict[str, Build] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_value_that_others_need_stays(name: str) -> None:
     model = _built(ALONE[name])

@@ -81,6 +81,7 @@ def test_an_error_in_the_block_ends_the_children() -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_a_network_is_the_same_whoever_compiles_it(cpus: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnx")

@@ -291,6 +291,7 @@ def test_operators_give_what_onnx_runtime_gives(name: str) -> None:
     _one(EXACT[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CLOSE)
 def test_operators_are_close_to_onnx_runtime(name: str) -> None:
     _one(CLOSE[name], exact=False)

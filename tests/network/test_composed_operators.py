@@ -87,7 +87,7 @@ Q, K, V = f(2, 4, 8, 16), f(2, 4, 10, 16), f(2, 4, 10, 16)
 QKV = {"q": Q, "k": K, "v": V}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("inputs", "more"), [
     (QKV, {}), (QKV, {"is_causal": 1}), ({**QKV, "m": f(8, 10)}, {"softcap": 2.0}),
     ({**QKV, "m": _RNG.random((2, 1, 8, 10)) < 0.7}, {}),
@@ -103,7 +103,7 @@ KEYS = np.array([[1] * 8, [1] * 5 + [0] * 3], np.int32)
 PACKED = {"w": f(64, 192) / 8, "b": f(192)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("operator", "inputs", "constants", "more"), [
     ("FastGelu", {"q": ROWS}, {"b": f(64)}, {}), ("BiasGelu", {"q": ROWS}, {"b": f(64)}, {}),
     ("QuickGelu", {"q": ROWS}, {}, {}), ("Gelu", {"q": ROWS}, {}, {}),
@@ -133,7 +133,7 @@ def test_tokens_with_positions_and_segments() -> None:
 X = np.round(f(2, 4, 8, 16))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("operator", "inputs", "constants", "more"), [
     ("ArgMax", {"x": X}, {}, {"axis": -1}), ("ArgMin", {"x": X}, {}, {"axis": 1, "keepdims": 0}),
     ("ArgMax", {"x": X}, {}, {"axis": 1, "select_last_index": 1}),

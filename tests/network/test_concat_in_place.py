@@ -69,7 +69,7 @@ IN_PLACE: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_kernels_write_their_part(name: str) -> None:
     assert _copied(_built(IN_PLACE[name])) == []
@@ -95,6 +95,7 @@ COPIED: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COPIED)
 def test_other_parts_are_copied(name: str) -> None:
     copies = _copied(_built(COPIED[name]))
@@ -167,7 +168,7 @@ def test_parts_keep_the_order_of_their_dims() -> None:
     assert layouts.values[two] == "a:2:2304_c:6:384_d:6:64_b:32:1"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_concatenations(seed: int) -> None:
     r, b = Random(seed), NetworkBuilder(seed)

@@ -46,7 +46,7 @@ def _drawn(name: str, exact: bool) -> tuple[dict[str, Any], str, dict[str, Any]]
     return arrays, order, {**more, "kernel_shape": [*w[2:]]}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_samples_between_elements(name: str) -> None:
     inputs, order, more = _drawn(name, exact=False)
@@ -57,7 +57,7 @@ def test_samples_between_elements(name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_exact_sums(name: str) -> None:
     inputs, order, more = _drawn(name, exact=True)

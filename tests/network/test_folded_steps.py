@@ -101,6 +101,7 @@ def _gelu(b: NetworkBuilder, x: str, form: int, root: float = 2**0.5, half: floa
     return str(b.op("Mul", b.op("Mul", half, total), x))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", range(4))
 def test_gelu_is_one_step_of_convolutions_and_products(form: int) -> None:
     b = NetworkBuilder(10, real=True)

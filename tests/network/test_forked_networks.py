@@ -62,6 +62,7 @@ def _run(body: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
 @pytest.mark.parametrize(("linked", "runs"), [(False, False), (True, False), (True, True)])
 def test_a_forked_child_runs_networks(linked: bool, runs: bool) -> None:

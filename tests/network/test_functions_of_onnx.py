@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 """Functions by ONNX's name: that of numpy, and the range of most samples."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_beside_double_precision(name: str) -> None:
     function, low, high = FUNCTIONS[name]
@@ -45,6 +46,7 @@ def test_functions_beside_double_precision(name: str) -> None:
 _MAXIMA: list[tuple[Any, Any]] = [((3, 7), {}), ((2, 5, 4), {"axis": 1}), ((2, 5, 4), {"opset": 11})]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "more"), _MAXIMA, ids=str)
 def test_one_at_the_first_maximum(shape: Any, more: Any) -> None:
     check("Hardmax", {"x": np.round(f(*shape))}, **more)
@@ -166,6 +168,7 @@ RESIZES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RESIZES)
 def test_resizes(name: str) -> None:
     constants, more = RESIZES[name]

@@ -207,6 +207,7 @@ def test_a_node_without_its_zero_points_is_named() -> None:
 # -- sums in 32 bits, and scales of a run -----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("types", ["u8:s8", "s8:u8"])
 def test_integer_operators_have_sums_in_32_bits(types: str) -> None:
     type_, weights = types.split(":")

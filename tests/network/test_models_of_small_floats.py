@@ -77,6 +77,7 @@ def test_outputs_have_the_types_of_the_model() -> None:
         np.testing.assert_array_equal(found[name], y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", _TYPES)
 def test_examples_read_and_write_bits(name: str, tmp_path: Path) -> None:
     library = cs.onnx.compile(_model(*_TYPES[name], TensorProto.FLOAT), threads=1).export(tmp_path, "half_net")
@@ -89,6 +90,7 @@ def test_examples_read_and_write_bits(name: str, tmp_path: Path) -> None:
     assert "half_net: right" in run(tmp_path / "example")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", _TYPES)
 def test_modules_of_webassembly_take_bits(name: str, tmp_path: Path) -> None:
     graph = read_graph(_model(*_TYPES[name], TensorProto.FLOAT).SerializeToString())

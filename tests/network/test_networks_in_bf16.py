@@ -29,6 +29,7 @@ def _narrowed(model: Any) -> Graph:
     return with_small_floats(folded(read_graph(model)), "bf16")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_are_close_to_those_of_f32(name: str) -> None:
     model = NETWORKS[name](real=True)

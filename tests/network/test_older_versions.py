@@ -44,6 +44,7 @@ def _check(model: Any) -> None:
     np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
 def test_a_softmax_was_over_all_axes_from_one_on(operator: str) -> None:
     """The axis was the first by default, and may be the last since version 13."""
@@ -56,6 +57,7 @@ def test_a_softmax_of_constants_was_over_all_axes_from_one_on() -> None:
     _check(_model(11, "Softmax", given=False))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_factors_were_an_attribute_and_then_the_second_input(mode: str) -> None:
     factors = (1.0, 1.0, 2.0, 3.0)

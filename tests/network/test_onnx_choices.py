@@ -96,7 +96,7 @@ def _both(build: Build) -> tuple[Any, Any]:
     return found, expected
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(name: str) -> None:
     np.testing.assert_array_equal(*_both(EXACT[name]))

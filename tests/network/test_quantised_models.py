@@ -34,6 +34,7 @@ def _samples(model: Any, count: int = 3) -> list[Array]:
     return [rng.standard_normal(shape).astype(np.float32) for _ in range(count)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_keep_their_results_within_the_losses(name: str) -> None:
     model = NETWORKS[name](real=True)

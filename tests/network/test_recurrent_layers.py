@@ -61,6 +61,7 @@ def test_layers_agree_with_onnx_runtime(kind: str, direction: str) -> None:
     check(layer(kind, direction=direction))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", GATES)
 def test_samples_end_after_their_lengths(kind: str) -> None:
     check(layer(kind, lengths=True, direction="bidirectional"), lengths=np.array([5, 1, 3], np.int32))

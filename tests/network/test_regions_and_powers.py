@@ -81,7 +81,7 @@ def _regions(rng: np.random.Generator, count: int, images: int) -> dict[str, Any
     return {"r": corners, "b": rng.integers(0, images, count)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_regions(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def test_drawn_regions(seed: int) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_maxima_of_regions(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -66,7 +66,7 @@ IN_EPILOGUES: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("type_", ["u8", "s8"])
 @pytest.mark.parametrize("name", IN_EPILOGUES)
 def test_sums_are_part_of_products(name: str, type_: str) -> None:
@@ -87,6 +87,7 @@ APART: dict[str, Build] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", APART)
 def test_other_sums_are_kernels(name: str) -> None:
     b = QuantisedBuilder("u8")
@@ -107,7 +108,7 @@ def test_sums_overwrite_an_addend_that_no_later_node_reads() -> None:
     assert sum("sum" in step.work for step in net.image.steps) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_residuals(seed: int) -> None:
     r = Random(seed)

@@ -37,6 +37,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "machine"), CASES)
 def test_networks_are_exact_on_the_boards(name: str, machine: Machine) -> None:
     skip_without_emulator(machine)

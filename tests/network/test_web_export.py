@@ -62,6 +62,7 @@ def test_the_files_of_a_package(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {*package["files"], "package.json", "net.test.mjs"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name, weights, threads",
     [(RELAXED, "beside", 1), (RELAXED, "inside", 1), ("wasm32", "beside", 1), (RELAXED, "inside", 2)],
@@ -306,6 +307,7 @@ import("./net.js").then(async ({ load, moduleFile, inputs }) => {
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name, handler, file, threads",
     [

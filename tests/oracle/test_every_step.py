@@ -93,7 +93,7 @@ def interpret_kind(kind: str, every: int) -> None:
     interpret_all(parse_problem(line), config, small_target(), every=every, turn=list(KINDS).index(kind) % every)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_kind(kind: str) -> None:
     """After one rewrite in ten, others for each kind, and after the last: a pass is interpreted for some kinds."""
@@ -208,7 +208,7 @@ def random_case(seed: int, lanes: int) -> bool:
     return True
 
 
-@pytest.mark.sampled(2, "lanes")
+@pytest.mark.sampled(6, "lanes")
 @pytest.mark.parametrize("lanes", [2, 4])
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_config(chunk: int, lanes: int) -> None:

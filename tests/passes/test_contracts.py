@@ -94,7 +94,7 @@ def test_the_verifier_blames_the_pass_that_does_not_keep_its_promise() -> None:
         run_steps(parse_kernel(KERNEL), [Step(lying)], [Verify()])
 
 
-@pytest.mark.sampled(4, "target", "line")
+@pytest.mark.sampled(9, "line")
 @pytest.mark.parametrize("target", ["generic", "avx512_bf16", "aarch64+sve", "sm_80", "sm_90a", "xe_hpc"])
 @pytest.mark.parametrize(
     "line",

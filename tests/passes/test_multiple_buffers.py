@@ -80,6 +80,7 @@ def in_registers(kernel: Kernel, count: int) -> Kernel:
     return multiple_buffers(kernel, "kk", ("s_s", "z_s"), count, 1, "kk.o")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_registers_for_loads_of_shared_memory(count: int) -> None:
     old = product()

@@ -391,6 +391,7 @@ def test_a_rewrite_that_asks_keeps_every_value_or_refuses(name: str, seed: int) 
     check(seed, name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ASK])
 @examples(15)
 @given(SEEDS)

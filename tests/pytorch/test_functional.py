@@ -54,7 +54,7 @@ FORWARD = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(40, "rank", "stride", "padding", "dilation", "groups", "last", "bias", wide=5)
+@pytest.mark.sampled(120, "rank", "stride", "padding", "dilation", "groups", "last", "bias", wide=5)
 @pytest.mark.parametrize("rank, stride, padding, dilation, groups, last, bias", FORWARD)
 def test_convolutions(rank: int, stride: int, padding: Any, dilation: int, groups: int, last: bool, bias: bool) -> None:
     x, w = integers(2, 4, *(9, 8, 7)[:rank]), integers(8, 4 // groups, *(3, 2, 3)[:rank])

@@ -49,7 +49,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CALLS)
 def test_torch_finds_no_fault(name: str) -> None:
     operator, arguments = CALLS[name]

@@ -161,7 +161,7 @@ FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("n", range(len(FUNCTIONS)))
 def test_functions_are_folded(n: int) -> None:
     class Net(nn.Module):

@@ -182,7 +182,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ARGUMENTS)
 def test_examples_of_every_kind(kind: str) -> None:
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from kernels import Row, generate, llvm_version, read_rows
 LLVM, ROWS = read_rows()
 
 
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(75)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.target}-{row.line[-60:]}")
 def test_every_kernel(row: Row) -> None:
     now = generate(row)

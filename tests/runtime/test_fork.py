@@ -103,7 +103,7 @@ def hold(lock: AbstractContextManager[object], started: threading.Event) -> None
         time.sleep(HELD)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", list(LOCKS))
 def test_a_lock_that_another_thread_holds(name: str) -> None:
     with other_thread(partial(hold, LOCKS[name]())):
@@ -111,7 +111,7 @@ def test_a_lock_that_another_thread_holds(name: str) -> None:
     assert compiles()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", list(LOCKS))
 def test_a_lock_that_the_forking_thread_holds(name: str) -> None:
     """A callback, or a handler of a signal, may fork."""

@@ -172,7 +172,7 @@ LIMITED = """
 """
 
 
-@pytest.mark.sampled(3, "python_threads", "count", "more")
+@pytest.mark.sampled(9, "python_threads", "count", "more")
 @pytest.mark.parametrize("python_threads", [False, True])
 @pytest.mark.parametrize("count", [2, 64])
 @pytest.mark.parametrize("more", [0, 1, 30])

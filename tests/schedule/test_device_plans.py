@@ -48,7 +48,7 @@ def interpreted(plan: Plan, every: bool) -> Kernel:
     return run_steps(naive, plan.pipeline, [oracle])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_computes_the_same(kind: str) -> None:
     problem, config = KINDS[kind]

@@ -47,7 +47,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact(kind: str) -> None:
     line, words = KINDS[kind]

@@ -75,7 +75,7 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
     return changed
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("kind", "names"),
     [

@@ -370,7 +370,7 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops
 
 
-@pytest.mark.sampled(4, "isa", "threads")
+@pytest.mark.sampled(12, "isa", "threads")
 @pytest.mark.parametrize("isa", [t.name for t in host_targets()][-3:])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("vectors", "depth"), [(2, 1000), (0, 1000), (4, 500), (2, 2000)])

@@ -47,7 +47,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact(kind: str) -> None:
     check(*KINDS[kind])

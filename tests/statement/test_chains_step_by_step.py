@@ -59,7 +59,7 @@ def check_every_step(chain: Chain, config: Config, machine: Machine = TARGET) ->
         run_steps(made.naive(), made.pipeline, [Oracle(chain, machine)])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name, halo", [*((name, "keep") for name in CHAINS), ("three-windows", "recompute")])
 def test_every_rewrite_keeps_the_numbers(name: str, halo: str) -> None:
     chain = parse_problem(CHAINS[name]).canonical()

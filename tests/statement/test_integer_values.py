@@ -62,7 +62,7 @@ def test_every_step_has_a_row() -> None:
     assert _STEPS.keys() == INTEGER_STEPS.keys()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("alg", INTEGER_STEPS)
 def test_interpreted(alg: str) -> None:
     x = values()[:: 4 if alg == "s32_tanh" else 1]

@@ -26,7 +26,7 @@ PROBLEMS = [parse_problem(f"--stag=axb --dtag=axb mb1ic8ih{n}oc40oh{n}kh3ph1").c
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     with distributed.LocalCluster(
-        n_workers=3, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     ) as made:
         yield made
 
@@ -53,7 +53,7 @@ def test_a_killed_worker_loses_nothing(cluster: Any, tmp_path: Path) -> None:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        search_on_cluster(cluster.scheduler_address, PROBLEMS, 1, 4.5, None, database, outcomes.append)
+        search_on_cluster(cluster.scheduler_address, PROBLEMS, 1, 2.5, None, database, outcomes.append)
         searching.set()
         killer.join()
         assert killed

@@ -91,6 +91,7 @@ def test_classes_of_many_taps_or_channels_read_no_rows_in_place(isa: str, line: 
     assert (config.lane, config.realise) != ("ow", "peel")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("line", CLASSES)
 def test_they_are_exact_and_short(line: str, isa: str) -> None:

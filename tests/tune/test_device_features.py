@@ -44,7 +44,7 @@ def features_of(line: str, level: str) -> list[tuple[Features, float]]:
     return found
 
 
-@pytest.mark.sampled(4, "level", "line")
+@pytest.mark.sampled(6, "line")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", [PLAIN, LAYER])
 def test_each_event_of_a_candidate_has_a_price_and_the_choice_adds_them_up(line: str, level: str) -> None:
@@ -55,7 +55,7 @@ def test_each_event_of_a_candidate_has_a_price_and_the_choice_adds_them_up(line:
         assert sum(time(counted, machine).values()) == pytest.approx(expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_search_expects_the_cycles_that_the_choice_expects(level: str) -> None:
     problem, machine = parse_problem(LAYER).canonical(), target(level)
@@ -180,7 +180,7 @@ def test_instructions_on_fragments_cost_what_their_rate_says() -> None:
     assert prices["mma_m16n8k16_bf16"] == 1 / 16 and prices["mma_m16n8k32_s8"] == 1 / 32
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_function_times_the_kernels_of_devices(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each cycle costs a thousand, all candidates do: no other code has cycles of its own."""

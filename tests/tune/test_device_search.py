@@ -51,6 +51,7 @@ def test_a_search_on_a_device_of_opencl_is_recalled(path: Path) -> None:
     assert cs.compile(LINE, target="opencl", threads=2).config == config
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line, level", [(LAYER, "sm_80"), (LINE, "opencl"), (LAYER, "sm_90a")])
 def test_the_fastest_config_of_a_space_wins(
     line: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +86,7 @@ def test_parts_of_a_reduction_keep_its_vectors() -> None:
 DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "epilogue", "order", "parts")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_each_dimension_has_legal_steps(dimension: str) -> None:
     direction = "FWD_B --attr-post-ops=sum" if dimension == "epilogue" else "BWD_W"

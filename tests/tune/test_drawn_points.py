@@ -129,7 +129,7 @@ def refusals_of_points(kind: str, numbers: range) -> tuple[list[str], int]:
     return failures, found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_points_that_are_planned_make_kernels(kind: str) -> None:
     failures, found = refusals_of_points(kind, range(5))

@@ -97,7 +97,7 @@ def check(numbers: range, most: int | None = None) -> None:
     assert unavailable <= 1 + UNAVAILABLE * len(numbers)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("chunk", range(FEW // CHUNK))
 def test_a_default_config_makes_a_kernel(chunk: int) -> None:
     check(range(chunk * CHUNK, (chunk + 1) * CHUNK), CLASSES)
@@ -137,7 +137,7 @@ def refusals_of(kind: str, numbers: range) -> tuple[list[str], Counter[str]]:
     return failures, found
 
 
-@pytest.mark.parametrize("kind, count, trait", [("layers", 200, "transform"), ("chains", 80, "fused")])
+@pytest.mark.parametrize("kind, count, trait", [("layers", 80, "transform"), ("chains", 40, "fused")])
 def test_the_default_of_a_layer_or_chain_makes_a_kernel(kind: str, count: int, trait: str) -> None:
     failures, found = refusals_of(kind, range(count))
     assert not failures, "\n".join(failures)
@@ -171,7 +171,7 @@ LISTED = (
 """Results of one channel, whose lanes have no places of their own in memory between the nests of a kernel."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("line", LISTED)
 def test_one_channel_of_a_result_within_a_kernel(line: str) -> None:
     problem = parse_problem(line).canonical()

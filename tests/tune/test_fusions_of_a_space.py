@@ -82,6 +82,7 @@ def chain_space(line: str) -> tuple[StagesSpace, Config]:
     return of, next(c for c in of.seeds if str(c).count("--compute_at=") == len(c.stages) - 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line, dimensions", [
     (CHAIN, ("joint", "rows", "halo", "tile", "order", "fuse")), (DEPTHWISE, ("joint", "halo", "order")),
 ])  # fmt: skip
@@ -152,6 +153,7 @@ def test_a_joint_keeps_the_steps_of_other_stages() -> None:
     assert second.consumer is not None and second.consumer.place[0] == "oh"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line, step", [(POINTWISE, "--fuse=oh+ow --register"), (CHAIN, "--reduce=ic,kw,kh")])
 def test_a_search_takes_them(line: str, step: str, tmp_path: Path) -> None:
     problem = parse_problem(line).canonical()

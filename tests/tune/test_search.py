@@ -112,7 +112,7 @@ def test_steps_from_a_transform(database: Database) -> None:
     assert len({c.tiles_at("winograd") for c in tried}) > 1 and len({c.tiles_at("block") for c in tried}) > 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("kind", "status", "note"), [
     ("segfault compile", "crashed", "its process was killed by SIGSEGV"),
     ("segfault make", "crashed", "its process was killed by SIGSEGV"),
