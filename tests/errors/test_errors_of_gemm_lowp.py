@@ -86,6 +86,7 @@ ODD: tuple[Any, ...] = (
 FEW_BITS: dict[str, Any] = {"rounding": "probabilistic", "bits": (7, 7)}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, FEW_BITS], ids=["nearest", "probabilistic"])
 @pytest.mark.parametrize("odd", ODD, ids=lambda x: type(x).__name__)
 def test_no_argument_raises_another_error(odd: Any, options: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def run_cuda(directory: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.sampled(5, "case")
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", LINES)
 def test_the_example_for_opencl_is_right(case: str, tmp_path: Path) -> None:
     require_opencl()

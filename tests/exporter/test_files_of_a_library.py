@@ -37,6 +37,7 @@ def sum_of_layer() -> float:
     return float(cs.conv2d(x, w, b, padding=1, activation="relu").sum(dtype=np.float64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_example_is_built_by_cmake_and_by_hand(form: str, tmp_path: Path) -> None:
     library = cs.export(LAYER, tmp_path, name="layer", format=form, threads=2)
@@ -98,6 +99,7 @@ RUST = {
 """Ways in which a program takes the declarations."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("edition", ["2018", "2021", "2024"])
 def test_rust_takes_the_declarations_in_every_way(edition: str, tmp_path: Path) -> None:
     lines = [

@@ -106,7 +106,7 @@ def test_copies_of_f16_are_converted_outside_of_the_inner_loop(isa: str) -> None
     assert "vcvtph2ps" in text and "vcvtph2ps" not in hot, hot
 
 
-@pytest.mark.sampled(4, "isa", "types")
+@pytest.mark.sampled(9, "types")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
 def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
@@ -151,6 +151,7 @@ def test_windows_of_many_terms_are_multiplied_by_fragments() -> None:
     assert "\ttdpbusd" in assembly_of(line, "avx512_amx")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("isa", ["avx512_fp16", "avx512_bf16", "avx2"])
 @pytest.mark.parametrize("types", ["bf16", "f16", "f16 --attr-acc-mode=f16", "f32:bf16:f32", "bf16:bf16:s8"])
 def test_no_conversion_is_a_call(types: str, isa: str) -> None:

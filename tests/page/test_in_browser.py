@@ -65,6 +65,7 @@ def check_legible(browser: Any, scheme: str, parts: list[str]) -> None:
     assert dark is (scheme == "dark")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_legible(browser: Any, kernel_file: Path, scheme: str) -> None:
     opened(browser, kernel_file, scheme)
@@ -252,6 +253,7 @@ def test_pages_are_readable_on_a_narrow_screen(narrow: Any, kind: str, request: 
     assert values() == sorted(values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["kernel_file", "bench_file", "model_file"])
 def test_the_first_line_of_a_page_is_its_verdict(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(browser, request.getfixturevalue(kind))

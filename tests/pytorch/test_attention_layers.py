@@ -70,7 +70,7 @@ def _casting(dtype: torch.dtype) -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype if enabled else torch.bfloat16, enabled=enabled)
 
 
-@pytest.mark.sampled(5, "name")
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_results_are_as_near_as_those_of_torch(name: str, dtype: str) -> None:

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.sampled(3, "bias", "name")
+@pytest.mark.sampled(10, "bias")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions_run_on_the_gpu(driver: TensorDriver, name: str, bias: bool) -> None:

@@ -43,6 +43,7 @@ class Network(nn.Module):
         return {"z": z * 2 if double else z, "y": y.view(y.shape[0], -1)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch copies an exported program with one
 @pytest.mark.parametrize("batches", [False, True])
 def test_exported_programs_are_optimized(batches: bool) -> None:

@@ -57,6 +57,7 @@ def test_points_compile(name: str, level: str) -> None:
         build_artifact(problem, config, machine)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", LINES)
 def test_every_dimension_of_every_seed_has_steps_or_none(name: str, level: str) -> None:

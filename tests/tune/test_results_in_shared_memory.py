@@ -12,6 +12,7 @@ from convsmith.tune.device import device_config
 LAST = "--stag=axb --wtag=axb --dtag=axb"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "is_staged"),
     [

@@ -33,6 +33,7 @@ def test_a_place_follows_its_loop() -> None:
     assert with_unfused_pixels(whole).staged_at("pack_at") == (("wei", "oc"),)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
 @pytest.mark.parametrize("level", ["avx512", "avx2"])
 def test_default_configs_of_chains_are_legal(level: str, row: MicroArchitecture) -> None:

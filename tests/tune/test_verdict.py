@@ -180,6 +180,7 @@ def test_the_first_line_of_every_page_is_the_verdict() -> None:
     assert all("less by the model" in line or "at most" in line for line in first[2:]), first
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "xe_hpc", "opencl", "aarch64"])
 def test_commands_print_the_verdict_first(target: str) -> None:
     words = ["explain", "--dt=f16 mb2ic32ih14oc64kh3ph1", "--target", target, "--threads", "1"]

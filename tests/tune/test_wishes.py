@@ -103,6 +103,7 @@ def test_each_option_alone(name: str, row: str) -> None:
         assert str(found.value).startswith(f"no config of {problem} for avx512 can have {text}: ")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES])
 @pytest.mark.parametrize("name", LINES)
 def test_a_default_that_has_the_values_stays(name: str, row: str) -> None:
