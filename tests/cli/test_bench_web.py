@@ -70,6 +70,7 @@ def test_an_engine_that_lacks_the_products_of_a_level(monkeypatch: pytest.Monkey
     assert result.exit_code == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", [LINE, f"--dt=u8:s8:s32 {LINE}", f"--dt=bf16 {LINE}", f"--dir=FWD_B {LINE}"])
 def test_a_kernel_is_verified_and_timed(problem: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

@@ -226,6 +226,7 @@ LAYERS = ("mb32ic256ih14oc256oh14kh3ph1", "mb32ic64ih56oc256oh56kh1", "mb32ic64i
           "mb32ic128ih28oc128oh28kh3ph1", "mb32ic512ih7oc512oh7kh3ph1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", LAYERS)
 @pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
 def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> None:

@@ -97,7 +97,7 @@ def check(line: str, config: str = "", units: tuple[int, ...] = UNITS) -> None:
         check_emulated(problem, artifact, random_arrays(problem, n), sve_processor(n))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     line, mnemonic = CASES[name]

@@ -83,6 +83,7 @@ def test_any_config_is_exact_at_any_length(name: str) -> None:
     check(line_of(line), of_group, VECTOR_BITS[:3])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n < 8 else pytest.mark.slow) for n in range(60)])
 def test_random_problems_are_exact_at_any_length(seed: int) -> None:
     check(random_line(seed), level=LEVEL.name)

@@ -119,6 +119,7 @@ def test_quads_multiply_by_default(line: str, layout: str) -> None:
     assert ("dot4" in text) is ("--dt=" in line)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 60))])
 def test_random_configs_of_quads(seed: int) -> None:
     skip_without_emulator(QUADS)

@@ -99,6 +99,7 @@ def test_exact(machine: Machine, name: str) -> None:
     check(problem, default_config(problem, machine), machine)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("machine", [p for p in LEVELS if p.id in ("generic", "aarch64+i8mm")])
 def test_any_config_is_exact(machine: Machine, name: str) -> None:

@@ -176,6 +176,7 @@ def test_several_kernels_share_a_library(tmp_path: Path) -> None:
         check_called(kernel, loaded, problem, random_arrays(problem), False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ("generic", "avx2", "avx512_amx", "aarch64", "hexagon+v68"))
 def test_code_names_no_function_of_a_library(level: str, tmp_path: Path) -> None:
     lines = (

@@ -143,7 +143,7 @@ def test_a_whole_has_room_for_all_of_its_parts() -> None:
     assert net.workspace >= 2 * 17 * 6 * 5 * 4
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_slices(seed: int) -> None:
     r, b = Random(seed), NetworkBuilder(seed)

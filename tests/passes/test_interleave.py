@@ -52,6 +52,7 @@ def _results(kernel: Kernel) -> np.ndarray:
     return arrays["dst"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("written", NESTS)
 @pytest.mark.parametrize("taps, terms", [(3, 1), (5, 1), (2, 2), (3, 5), (16, 2)])
 @pytest.mark.parametrize("lo, hi", [(0, 8), (2, 4)])

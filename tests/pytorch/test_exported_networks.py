@@ -47,6 +47,7 @@ def _models() -> dict[str, tuple[Any, tuple[int, ...]]]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["blocks", "tokens", "upsampled"])
 def test_models_of_torch_are_networks(name: str) -> None:
     torch.manual_seed(0)

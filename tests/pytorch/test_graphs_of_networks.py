@@ -72,6 +72,7 @@ for n in (2, 1):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strict", [False, True])
 def test_optimized_networks_are_exported_saved_and_loaded(strict: bool, tmp_path: Path) -> None:
     """An exported program has PyTorch's operators, and needs no convsmith."""

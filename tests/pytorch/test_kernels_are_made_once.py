@@ -52,6 +52,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counte
         yield found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_deep, keep_faster", [(True, True), (True, False), (False, False)])
 def test_each_problem_of_a_network_is_compiled_once(
     is_deep: bool, keep_faster: bool, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,7 @@ WEIGHTS: dict[str, Callable[[Any], nn.Module]] = {
 }
 
 
-@pytest.mark.sampled(4, "inside", "transposed", "kind")
+@pytest.mark.sampled(14, "inside", "transposed")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -93,6 +93,7 @@ def block(ic: int, wide: int, in_place: bool) -> Shortcut:
     return Shortcut(main, nn.ReLU(inplace=True), in_place)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("in_place", [True, False])
 def test_blocks_with_norms_and_residuals_are_one_run(in_place: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), block(8, 16, in_place), block(8, 16, in_place))

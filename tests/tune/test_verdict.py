@@ -60,6 +60,7 @@ def test_the_bound_is_the_largest_term(line: str, target: str) -> None:
     assert found.bound.split()[-1] in name.split()[-1] or name in found.bound or found.bound.startswith("the ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "target"), KERNELS)
 def test_what_to_do_gains_what_it_says(line: str, target: str) -> None:
     """The alternative is made by hand from the words of the verdict, and the model gives it that gain."""
