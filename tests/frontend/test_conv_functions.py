@@ -48,6 +48,7 @@ def truth(
     return conv_reference(problem, x, w.reshape(problem.wei_shape), bias)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rank", FUNCTIONS)
 @pytest.mark.parametrize("stride,pads,dilation", [(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 1, 2)])
 def test_options_apply_to_every_axis(rank: int, stride: int, pads: int, dilation: int) -> None:

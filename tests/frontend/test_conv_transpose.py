@@ -61,6 +61,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rank", FUNCTIONS)
 @pytest.mark.parametrize("n", range(len(OPTIONS)), ids=[" ".join(f"{k}={v}" for k, v in o.items()) for o in OPTIONS])
 def test_options_apply_to_every_axis(rank: int, n: int) -> None:

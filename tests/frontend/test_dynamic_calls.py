@@ -13,6 +13,7 @@ from convsmith.frontend.kernel import CompiledKernel
 EMPTY = [((0, 3, 5, 5), None), ((2, 3, 2, 2), 0), ((2, 3, 0, 0), None), ((2, 3, 0, 7), ((1, 2), 1)), ((0, 3, 0, 0), 1)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ["", "--dir=FWD_B --attr-post-ops=relu ", "--stag=abx --dtag=aBx16b "])
 @pytest.mark.parametrize("shape, pads", EMPTY)
 def test_empty_batches_and_results(options: str, shape: tuple[int, ...], pads: object) -> None:

@@ -145,6 +145,7 @@ def test_tiles_of_several_rows_serve_any_sizes(line: str, threads: int) -> None:
         _check(kernel.problem, kernel, 15)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("operation", ["", "--attr-post-ops=sum "])
 @pytest.mark.parametrize("rows", [2, 3, 4])
 def test_tiles_of_rows_of_any_height(operation: str, rows: int) -> None:

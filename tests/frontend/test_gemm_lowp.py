@@ -102,6 +102,7 @@ STAGES: list[list[tuple[Any, ...]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", STAGES, ids=lambda s: "-".join(stage[0] for stage in s))
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_output_stages(stages: list[tuple[Any, ...]], order: str) -> None:
@@ -248,7 +249,7 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(4, "arguments", "storage")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("arguments", CALLS)
 @pytest.mark.parametrize("storage", ["C", "F"])
 def test_a_later_call_finds_its_plan(arguments: dict[str, Any], storage: Any) -> None:

@@ -21,6 +21,7 @@ def operands(k: cs.CompiledKernel, seed: int) -> list[np.ndarray]:
     return [numbers.integers(-4, 5, t.shape).astype(np.float32) for t in k.problem.inputs]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("table", ["row", "column", "compressed", "sections"])
 @pytest.mark.parametrize(
     "line",

@@ -38,6 +38,7 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", LINES)
 def test_a_kernel_is_what_it_was(line: str) -> None:
     kernel = cs.compile(line, threads=1)

@@ -64,6 +64,7 @@ def test_products_of_few_rows(line: str, read: str, level: str) -> None:
         assert config_of_plain_weights(problem, other, machine) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", TRANSPOSED)
 @pytest.mark.parametrize("level", ("avx512", "avx2"))
 def test_rows_of_terms_are_transposed_next_to_their_use(line: str, level: str) -> None:

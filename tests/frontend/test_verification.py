@@ -63,6 +63,7 @@ EXACT = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", EXACT)
 def test_verification_of_every_kind_of_problem(line: str) -> None:
     k = cs.compile(line, threads=1)
@@ -75,6 +76,7 @@ def test_verification_of_every_kind_of_problem(line: str) -> None:
         assert not verify_kernel(wrong_by(k, **{name: 2}), real=True).ok
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("alg", ["exp", "log", "tanh", "gelu_erf", "swish:1.7", "elu:0.5", "pow:0.5:0.33", "mish"])
 def test_transcendental_post_ops_are_right_within_their_rounding(alg: str) -> None:
     k = cs.compile(f"--attr-post-ops={alg} ic3iw50oc4ow50kw1", threads=1)
@@ -124,6 +126,7 @@ def test_the_bound_of_sums_in_f16() -> None:
         assert ((2**12 < narrow.error / wide.error) & (narrow.error / wide.error < 1.01 * 2**13)).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", [*EXACT, "--dir=FWD_D --attr-post-ops=add:f32:per_oc+exp mb0ic3iw5oc4ow5kw3pw1"])
 def test_explain_tells_of_every_kind_of_problem(line: str) -> None:
     k = cs.compile(line, threads=1)

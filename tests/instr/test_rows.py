@@ -167,7 +167,7 @@ def test_the_table_of_a_level(target: Machine) -> None:
         assert set(row.needs) <= set(target.needs)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, row", ROWS)
 def test_specification(target: Machine, row: Instruction) -> None:
     """``c + a * b``, where several elements of ``a`` and ``b`` may belong to one of ``c``."""
@@ -209,7 +209,7 @@ def test_text_parses_back(target: Machine, row: Instruction) -> None:
     assert str(parse_kernel(str(row.kernel))) == str(row.kernel)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target, row", ROWS)
 def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
     text = llvm_bind.assembly(module(target, row), target.triple, target.cpu, target.features)
@@ -276,7 +276,7 @@ def transposing(target: Machine, row: Instruction) -> str:
     return llvm_text(parse_kernel(text), target, "row")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target, row", SHUFFLES)
 def test_a_transposition(target: Machine, row: Instruction) -> None:
     """The specification is numpy's transposition of groups; the machine moves every element as it says."""
@@ -296,7 +296,7 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
     np.testing.assert_array_equal(moved, found)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target, row", SHUFFLES)
 def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Instruction) -> None:
     """No element goes alone, and there are no more shuffles than its two stages take."""

@@ -196,6 +196,7 @@ def _commands(path: Path) -> Iterator[tuple[str, ...]]:
     yield "tune", str(path), "--budget", "0"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_every_command_prints_one_message(damage: str, tmp_path: Path) -> None:
     change, text = DAMAGES[damage]

@@ -102,7 +102,7 @@ def formula(op: str, inputs: list[Array | None], attributes: dict[str, Any]) -> 
     return y if bias is None else y + bias.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
 
-@pytest.mark.sampled(4, "op", "seed")
+@pytest.mark.sampled(8, "op")
 @pytest.mark.parametrize("op", FORMULAS)
 @pytest.mark.parametrize("seed", range(24))
 def test_attributes(op: str, seed: int) -> None:

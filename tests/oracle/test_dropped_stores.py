@@ -96,7 +96,7 @@ def cases() -> list[tuple[str, dict[int, str]]]:
     return found
 
 
-@pytest.mark.sampled(3, "kind")
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("kind", "forms"), cases())
 def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
     line, words = KINDS[kind]

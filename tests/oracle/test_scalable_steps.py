@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scale", [1, 2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_keeps_the_result(name: str, scale: int) -> None:

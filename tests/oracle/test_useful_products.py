@@ -42,6 +42,7 @@ CASES = {
 """A problem, and a config without its level, or nothing for the default."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_those_that_meet(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     line, words = CASES[name]

@@ -26,6 +26,7 @@ SHAPE = (2, 5, 3, 7)
 X, W, B = channels_last(SHAPE), weights(5), data((5,), 9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scratch", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3])

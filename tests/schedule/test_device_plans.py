@@ -189,6 +189,7 @@ def shared_buffers(kernel: Kernel) -> list[Buffer]:
     return [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_problems(seed: int) -> None:
     random_device_problem(seed)

@@ -47,6 +47,7 @@ def refusal(schedule: ScheduleFunction, problem: str = PADDED) -> str:
     return str(error.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("schedule", "problem"),
     [
@@ -215,6 +216,7 @@ def test_copies_are_filled_iterations_before_their_use(scope: str, unrolled: boo
     assert made(problem, ahead).verify().ok
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(28))
 def test_a_legal_schedule_changes_no_number(seed: int) -> None:
     problem = DRAWN[seed % len(DRAWN)]

@@ -59,6 +59,7 @@ def default(line: str) -> Config:
         return device_config(parse_problem(line), target("sm_90a"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", BROUGHT)
 def test_the_copy_engine_brings_operands(line: str) -> None:
     config = default(line)
@@ -105,6 +106,7 @@ EVEN = {("ic512ih14oc512oh14", 32): (192, 128, 4), ("ic256ih14oc256oh14", 128): 
 """Those with a number of images for which three groups of warps leave fewer units idle."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("images", (32, 128))
 @pytest.mark.parametrize("sizes", LARGE)
 def test_groups_of_large_layers_have_large_tiles_and_several_slots(sizes: str, images: int) -> None:
@@ -163,6 +165,7 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     assert "copy engine   not used: " in text and REFUSED[line] in text
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", [*BROUGHT, *REFUSED])
 def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""
@@ -182,6 +185,7 @@ def _counted(made: list[str], name: str, run: Callable[..., Any], *arguments: An
     return run(*arguments)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", [line for line in BROUGHT if "--dt=bf16" in line])
 def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
     """Tiles of all sizes, most of them illegal, have a plan where the predicate finds nothing, and its error if not."""

@@ -94,6 +94,7 @@ def far(layout: Layout) -> np.ndarray:
         pytest.skip(f"{size >> 30} GiB of addresses: {error}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_interpreted_and_compiled(name: str) -> None:
     line, words = RUNS[name]

@@ -52,6 +52,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[S
         yield made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_kernels_of_all_machines_pass_through_the_same_phases(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each phase has rewrites on every machine, and a kernel has no others but those that order its loops."""
