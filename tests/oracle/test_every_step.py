@@ -112,7 +112,7 @@ def test_kind_after_every_rewrite(kind: str) -> None:
     interpret_kind(kind, every=1)
 
 
-@pytest.mark.sampled(3, "line")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "line",
     [

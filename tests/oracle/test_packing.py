@@ -75,7 +75,7 @@ def reads(kernel: Kernel, memory: dict[str, Array], name: str) -> tuple[list[flo
     return np.asarray(copies[name])[places].astype(np.float64).tolist(), places
 
 
-@examples(60)
+@examples(30)
 @given(st.integers(0, 2**32))
 def test_the_packed_operand_in_the_order_of_the_nest(seed: int) -> None:
     """For random problems and schedules: the nest reads the same numbers as before, from where packing wrote them."""
@@ -130,7 +130,7 @@ kernel k(bias: {bias}[?], wei: {wei}[?], scale: f32[?], a: f32[{depth}], dst: f3
 TYPES = st.sampled_from(("f32", "s8", "f16"))
 
 
-@examples(60)
+@examples(30)
 @given(st.integers(1, 13), st.integers(1, 5), st.integers(1, 4), TYPES, TYPES, st.booleans(), st.booleans())
 def test_a_stream_in_the_order_of_the_nest(
     n: int, tile: int, depth: int, bias: str, wei: str, depth_first: bool, at_call: bool
@@ -182,7 +182,7 @@ ORDERS = [o for o in permutations(("m.o", "m.i", "d.o", "d.i")) if o.index("m.o"
           and o.index("d.o") < o.index("d.i")]  # fmt: skip
 
 
-@examples(60)
+@examples(30)
 @given(st.sampled_from(ORDERS), st.integers(1, 9), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4))
 def test_sums_are_made_while_packing(order: tuple[str, ...], m: int, width: int, d: int, deep: int) -> None:
     """Whatever the order of depth and width, packing leaves the sums along depth; no other kernel does."""

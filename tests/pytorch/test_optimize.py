@@ -132,6 +132,7 @@ def test_layouts_of_the_source_and_torch_layers_between() -> None:
     assert torch.equal(made(x), made(x.contiguous(memory_format=torch.channels_last)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", [1, 3])
 def test_signals_and_volumes(rank: int) -> None:
     conv, norm = (nn.Conv1d, nn.BatchNorm1d) if rank == 1 else (nn.Conv3d, nn.BatchNorm3d)
@@ -146,6 +147,7 @@ ACTIVATIONS: list[nn.Module] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_activations_are_folded(activation: nn.Module) -> None:
     torch.manual_seed(1)
@@ -269,6 +271,7 @@ def test_illegal_calls_are_refused_in_words() -> None:
         optimize(copy.deepcopy(model).to("meta"), x.to("meta"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keep_faster", [False, True])
 def test_outputs_require_no_gradients_whoever_computes_them(keep_faster: bool) -> None:
     """Functions do for sizes of the example and for others, and PyTorch does for no batch, and where it is faster."""
@@ -381,6 +384,7 @@ def test_a_bar_on_stderr_counts_the_kernels(
         assert all(words in err for words in ("compile Sequential", "1/1", "functions"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_report_fits_the_page(width: int, measurements: list[float]) -> None:
     report = optimize(exact(nn.Sequential(block(64, 384, True))), whole(1, 64, 14, 14), threads=1).convsmith_report
