@@ -97,7 +97,7 @@ WRITTEN, ENDED = "written while it is stored to a tensor", "before it waits for 
 UNFENCED = "no fence of shared memory orders it"
 
 
-@pytest.mark.sampled(4, "line")
+@pytest.mark.sampled(2, "line")
 @pytest.mark.parametrize(
     ("parts", "line", "number", "message"),
     [(1, "wait 0 stores", 0, WRITTEN), (1, "wait 0 stores", 1, ENDED), (1, "fence shared", 0, UNFENCED),
