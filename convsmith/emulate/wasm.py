@@ -13,7 +13,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -81,16 +81,6 @@ class WebAssembly(ProcessorEmulator):
         chosen = self._chosen
         return os.path.abspath(shutil.which(chosen) or "") if chosen == ENGINES[0] else chosen
 
-    def check(self, machine: Machine) -> None:
-        """As the base class does; a machine that is no level, but runs the kernels of one with fewer features, must
-        compute its products too.
-        """
-        super().check(machine)
-        if machine not in LEVELS and not _computes(self._chosen, self.program(), probe_module(machine)):
-            raise UnsupportedError(
-                f"{self._chosen} computes other products of bytes than {', '.join(machine.needs)} should", code="target"
-            )
-
     def library(self) -> Mapping[str, int]:
         return {}
 
@@ -113,15 +103,26 @@ WEB_ASSEMBLY = WebAssembly()
 
 
 def _features(engine: WebAssembly) -> frozenset[str]:
-    """Return the features of an engine: an installed one has those of each level whose products it computes."""
+    """Return the features of an engine: an installed one has those of each level, and of each machine that runs
+    the kernels of a level, whose products it computes.
+    """
     chosen = engine.name
     return _features_of(chosen, engine.program())
 
 
 @cache
 def _features_of(engine: str, program: str) -> frozenset[str]:
-    found = (x.needs for x in LEVELS[:-1] if _computes(engine, program, probe_module(x)))
+    found = (x.needs for x in _machines() if _computes(engine, program, probe_module(x)))
     return frozenset(LEVELS[-1].needs).union(*found)
+
+
+def _machines() -> Iterator[Machine]:
+    """Yield the levels above the lowest, and the machines that run their kernels with fewer features."""
+    for level in LEVELS[:-1]:
+        machine: Machine | None = level
+        while machine is not None:
+            yield machine
+            machine = machine.alternative
 
 
 @cache

@@ -1,8 +1,8 @@
 """`probe_module`: a module by which an engine shows whether it computes the products of a level of WebAssembly.
 
 An engine that lacks an instruction does not accept the module. Relaxed instructions have several legal results: the
-only function, `probe`, has no parameters and returns 1 if products of the largest factors have the results that the
-level's rows specify, else 0.
+only function, `probe`, has no parameters and returns 1 if products of the largest and least factors have the results
+that the level's rows specify, else 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convsmith.machine.rows import LLVM_TYPES
 
 __all__ = ["probe_module"]
 
-_FACTORS = {"f32": (1,), "f64": (1,), "u8": (255,), "s8": (127, -128)}
+_FACTORS = {"f32": (1,), "f64": (1,), "u8": (0, 255), "s8": (127, -128)}
 """Factors of products, by type."""
 _PLACE = 1024
 """The address in the module's memory from which operands are loaded: engines compile constants in other ways, and V8

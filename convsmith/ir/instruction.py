@@ -201,7 +201,8 @@ class Instruction:
     that LLVM type. The lanes of a warp execute a row with an ``exchange`` together: each gives an address, ``{a}``,
     of elements that follow each other in memory, and receives those of other lanes. The layout's coordinates are
     the lane that gives an element and the element's number there. `widens` is the type of the last factor in arrays
-    if it is narrower than the operand's: packing converts it. `temporaries` counts the registers that a call needs
+    if it is narrower than the operand's: packing converts it. `copied` is likewise the type of the first factor in
+    arrays if a copy converts it. `temporaries` counts the registers that a call needs
     besides its operands. `limit` is the largest magnitude of the last factor with which the machine computes the
     specification; 0 if any magnitude will do. If factors of one type are `repeated_last`, the one whose terms are the
     same for all sums takes the place of the last, the only one that the machine reads from memory.
@@ -223,6 +224,7 @@ class Instruction:
     exchange: FragmentLayout | None = None
     rounds: Literal["", "factors", "sums"] = ""
     widens: str = ""
+    copied: str = ""
     temporaries: int = 0
     limit: int = 0
     repeated_last: bool = False
@@ -255,7 +257,7 @@ class Instruction:
     def types(self) -> tuple[str, ...]:
         """Names of the data types of the factors in arrays, and of `c`."""
         read = [x.dtype for x in self.operands[1:]]
-        return (*read[:-1], self.widens or read[-1], self.result.dtype)
+        return (self.copied or read[0], *read[1:-1], self.widens or read[-1], self.result.dtype)
 
     @property
     def is_scalable(self) -> bool:

@@ -51,6 +51,10 @@ class Costs:
     """Instructions that are slower than a multiply-add, with the cycles between the starts of two of them."""
     convert: float = 0
     """Cycles that converting a 16-bit floating-point element of the source takes from the arithmetic of a step."""
+    widen: float = 0
+    """Cycles that widening the bytes of a pixel, which all lanes share, to words takes from the arithmetic of a step; 0
+    where no copy of the source has words.
+    """
     extend: float = 0
     """Cycles of the unit that extends the bytes of a vector to the type of sums, as windows load them."""
     temporaries: int = 0

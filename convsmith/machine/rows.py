@@ -109,21 +109,23 @@ def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: i
 
 
 def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic: str, needs: tuple[str, ...],
-                   adds: bool) -> Instruction:  # fmt: skip
-    """Return the row of an intrinsic that sums pairs of products of 16-bit words; loads widen bytes of the source, and
-    packing widens s8 weights.
+                   adds: bool, copied: bool = False) -> Instruction:  # fmt: skip
+    """Return the row of an intrinsic that sums pairs of products of 16-bit words; packing widens s8 weights, and loads
+    widen bytes of the source, unless these are ``copied``: then a copy of the source has words.
 
     The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a second instruction
     adds, from a temporary register.
     """
     words, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
-    steps = [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
-    steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + [f'{words} {{0}}, {words} {{b}}'])})")
+    steps = [] if copied else [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
+    a = "{a}" if copied else "{0}"
+    steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + [f'{words} {a}, {words} {{b}}'])})")
     if not adds:
-        steps.append(f"add {sums} {{c}}, {{1}}")
+        steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
     declare = f"declare {sums} @{intrinsic}({', '.join([sums] * adds + [words] * 2)})"
-    row = dot(f"{mnemonic}_{variant}", lanes, 2, (byte, "s16", "s32"), "\n".join(steps), declare, needs, mnemonic)
-    return replace(row, widens="s8", temporaries=0 if adds else 1)
+    types = ("s16" if copied else byte, "s16", "s32")
+    row = dot(f"{mnemonic}_{variant}", lanes, 2, types, "\n".join(steps), declare, needs, mnemonic)
+    return replace(row, widens="s8", copied=byte if copied else "", temporaries=0 if adds else 1)
 
 
 def narrow_products(mnemonic: str, variant: str, lanes: int, intrinsic: str, sum_of_pairs: str,

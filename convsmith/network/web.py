@@ -44,7 +44,7 @@ __all__ = ["WEIGHTS_PLACES", "export_web"]
 WEIGHTS_PLACES = ("beside", "inside")
 """Places of weights: a file of their own, or data of each module."""
 _RUN = "run"
-_TITLES = {"relaxed-simd": ".relaxed", "simd128": ".plain"}
+_TITLES = {"dot-s8": ".signed", "simd128": ".plain"}
 """Parts of the names of files for alternatives of a machine, by the last feature that these need."""
 _PARALLEL = "convsmith_parallel"
 """The function that a module whose memory threads share imports: it runs the parts of a kernel."""

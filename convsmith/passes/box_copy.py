@@ -19,7 +19,7 @@ from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, Stmt, Store, block
-from convsmith.ir.types import DType
+from convsmith.ir.types import DType, dtype
 from convsmith.ir.value import Cast, Load
 from convsmith.ir.walk import children, walk
 from convsmith.passes.copies import LoadsOfCopy, StagedReads, read_or_fill
@@ -35,7 +35,8 @@ class BoxCopy:
     by unrolled code; a loop ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its
     elements. An ``exact`` copy holds its dims in their own order, and only elements that exist; it runs before the
     first statement that reads it. With ``masked``, the loads keep their masks. With ``convert``, the copy holds
-    elements of the type to which the nest converts each of them. The contiguous dim is filled up to a ``multiple`` of
+    elements of the type to which the nest converts each of them or, if it is the name of a type, elements of that type,
+    which the nest converts further. The contiguous dim is filled up to a ``multiple`` of
     elements; if ``count`` says how many of them there are, those that a blocked layout adds are ``fill`` too. Along
     the dim ``beyond``, the copy has ``more`` elements behind those that are read.
     """
@@ -45,7 +46,7 @@ class BoxCopy:
     width: int = 1
     exact: bool = False
     masked: bool = False
-    convert: bool = False
+    convert: bool | str = ""
     multiple: int = 1
     count: int | None = None
     beyond: int | None = None
@@ -73,7 +74,7 @@ class BoxCopy:
         if self.beyond is not None:
             shape[self.beyond] += self.more
         blocks = dense(tuple(shape)) if self.exact else dense_blocks(old.blocks, shape, self.innermost)
-        held = _read_as(old, loop.body) if self.convert else old.dtype
+        held = self._type(old, loop.body)
         new = Buffer(name, held, tuple(shape), blocks, scope)
 
         def place(index: Place) -> Place:
@@ -88,6 +89,12 @@ class BoxCopy:
             to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, {**ranges, **inner})
             body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return reads.with_body(body)
+
+    def _type(self, old: Buffer, body: Stmt) -> DType:
+        """Return the type of the elements of the copy of ``old``, which ``body`` reads."""
+        if isinstance(self.convert, str):
+            return dtype(self.convert) if self.convert else old.dtype
+        return _read_as(old, body) if self.convert else old.dtype
 
 
 def _read_as(old: Buffer, body: Stmt) -> DType:

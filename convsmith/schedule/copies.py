@@ -69,10 +69,12 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
 
 
 def copied_type(st: Statement, nest: Nest) -> str:
-    """Return the type of the elements of the padded copy of A: the type of the sums if each element would otherwise be
-    converted before each of its products. The copy converts vectors, once. With lanes along pixels, conversions work on
-    vectors in any case.
+    """Return the type of the elements of the padded copy of A: that of an instruction on widened bytes, or the type of
+    the sums if each element would otherwise be converted before each of its products. The copy converts vectors, once.
+    With lanes along pixels, conversions to the type of sums work on vectors in any case.
     """
+    if nest.unit.copied:
+        return nest.unit.copied
     floats = dtype(st.a.dtype).kind == "float" and len(st.factors) > 1 and not st.a.filled
     return st.acc if floats and nest.unit.converts and nest.lane.role == "n" else st.a.dtype
 

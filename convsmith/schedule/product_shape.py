@@ -29,9 +29,9 @@ class ProductShape:
     multiplied and added. An instruction of several terms is a ``dot`` product. In straight-line code, ``merged``
     products of one term become one instruction. An instruction with several ``rows`` works on fragments of ``rows``
     times ``lanes`` sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the
-    type ``widens`` unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results
-    are right for weights up to the magnitude ``limit``, unless that is 0. Registers of ``file`` hold the sums,
-    registers of ``factor_file`` the factors.
+    type ``widens`` unless that is empty; a copy of A likewise converts its elements to the type ``copied``. It needs
+    ``temporaries`` registers besides those of its operands. Its results are right for weights up to the magnitude
+    ``limit``, unless that is 0. Registers of ``file`` hold the sums, registers of ``factor_file`` the factors.
     """
 
     lanes: int
@@ -46,6 +46,7 @@ class ProductShape:
     merged: int = 1
     file: str = "vector"
     factor_file: str = "vector"
+    copied: str = ""
 
     @property
     def converts(self) -> bool:
@@ -71,7 +72,8 @@ class ProductShape:
 
     @staticmethod
     def choices(st: Statement, target: Machine, limited: bool = True) -> list[ProductShape]:
-        """Return the candidate units: an instruction on fragments, if one is suitable, and instructions on vectors.
+        """Return the candidate units: an instruction on fragments, if one is suitable, and instructions on vectors; of
+        these also one on words to which a copy widens bytes, if widening them as they are loaded takes time.
 
         Instructions with a limit on the weights are included only if `limited`, since another kernel must compute with
         larger weights. If the dot product on vectors is slow, the multiply-add of the type of sums is a candidate too.
@@ -82,8 +84,9 @@ class ProductShape:
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
         vectors = [*map(ProductShape.of_row, dots[:1]), *([ProductShape.plain(st, target)] if slow or not dots else [])]
+        words = [row for row in dots if row.copied and row.terms == dots[0].terms] if target.costs.widen else []
         merging = _merging(st, target, dots[0]) if dots and target.costs.columns else []
-        return [*map(ProductShape.of_row, fragments[:1]), *vectors, *merging]
+        return [*map(ProductShape.of_row, fragments[:1]), *vectors, *map(ProductShape.of_row, words), *merging]
 
     @staticmethod
     def of_row(row: Instruction) -> ProductShape:
@@ -92,7 +95,7 @@ class ProductShape:
         widens = row.operands[-1].dtype if row.widens else ""
         return ProductShape(
             row.lanes, row.terms, not row.is_single, row.rows, group, row.name, widens, row.temporaries, row.limit, 1,
-            row.result.file, row.operands[-1].file,
+            row.result.file, row.operands[-1].file, copied=row.operands[1].dtype if row.copied else "",
         )  # fmt: skip
 
     @staticmethod
@@ -198,6 +201,8 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
+    if row.copied and (problem := _unfit_words(st, config)):
+        return problem
     if row.is_single:
         return ""
     terms = ((st.reduce[-1], row.terms),) if config is None else config.tiles_at("k_step")
@@ -213,6 +218,18 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     if config is not None and lanes not in channels and not is_of_packed:
         return f"its lanes are channels; legal is --lane={st.n}"
     return ""
+
+
+def _unfit_words(st: Statement, config: Config | None) -> str:
+    """Return the reason why no copy supplies A with its bytes widened to words, or an empty string."""
+    if not st.constant or st.a.factor != st.a.dtype or st.a.requantised is not None or st.residues:
+        return "it multiplies words of a copy, to which bytes are widened as they lie in memory"
+    if config is not None:
+        is_copied = config.realise == "pad_copy" and st.a.name not in config.packed
+        return "" if is_copied else "it multiplies words of a copy; legal is --realise=pad_copy"
+    adjacent = view_steps(st.a).get(Var(st.reduce[-1])) == 1 and st.a.layout.is_plain
+    has_images = any(d.sort == "images" for d in st.of("m"))
+    return "" if adjacent and has_images and not st.of("batch") else "copies of other layouts take longer"
 
 
 def interleavable(st: Statement, config: Config, terms: int) -> tuple[View, ...]:

@@ -180,12 +180,11 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
         return s.stage_windows(st.a.name, around[-1], rank, *windows, absent), around
     neighbours = _neighbours(st, config, nest)
     innermost = neighbours[0] if neighbours else None
-    layout = BoxCopy(innermost, absent)
-    if copied_type(st, nest) != st.a.dtype:
+    layout = BoxCopy(innermost, absent, convert=nest.unit.copied)
+    if not nest.unit.copied and copied_type(st, nest) != st.a.dtype:
         layout = BoxCopy(convert=True)
     if short_terms(st, config, nest):
-        count = st.a.layout.shape[neighbours[0]]
-        layout = BoxCopy(innermost, absent, multiple=nest.unit.terms, count=count)
+        layout = replace(layout, multiple=nest.unit.terms, count=st.a.layout.shape[neighbours[0]])
     if has_terms_apart(st, nest.unit, nest.lane.dims):
         beyond, more = room_for_terms(st, config)
         layout = BoxCopy(innermost, absent, beyond=beyond, more=more)

@@ -36,7 +36,7 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     if config.realise != "pad_copy":
         return ()
     bordered = facts.bordered(config.lane)
-    if facts.converts and not bordered:
+    if (facts.converts or facts.unit.copied) and not bordered:
         return _converted(facts, config)
     elements = prod(facts.st.a.layout.shape)
     if transposes_channels(facts, config):
@@ -75,15 +75,17 @@ def _converted(facts: SharedFacts, config: Config) -> Events:
     """
     images = next((d.size for d in facts.st.dims if d.sort == "images"), 1)
     elements, again, far = prod(facts.st.a.layout.shape), 1, False
+    size = dtype(facts.unit.copied or facts.st.acc).bytes
     if config.threads == 1:
-        far = elements // images * dtype(facts.st.acc).bytes > facts.target.costs.images_near
+        far = elements // images * size > facts.target.costs.images_near
     else:
         row = next((d for d in facts.st.of("m") if d.axis), None)
         again = prod(d.size for d in facts.st.of("k") if row is not None and d.axis == row.axis)
         own = row.name if row is not None else ""
         outside = takewhile(lambda n: own not in fused_dims(config, n), config.order) if own else ()
         again *= prod(-(-facts.sizes[n] // config.size(n)) for n in outside if n == facts.n)
-    vectors, lines = elements / facts.lanes, elements // (facts.st.a.layout.shape[-1] * facts.st.a.layout.shape[1])
+    vectors = elements * size / (facts.lanes * dtype(facts.st.acc).bytes)
+    lines = elements // (facts.st.a.layout.shape[-1] * facts.st.a.layout.shape[1])
     return ("copy", again * vectors), ("streamed_line", 2 * vectors * far), ("call", again * lines)
 
 

@@ -341,6 +341,8 @@ class Model(SharedFacts):
         order, hidden = config.order, target.registers * self._hidden()
         turns = self.turns_pages(lane) and self.n in order and order.index(self.n) > order.index(lane)
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
+        widened = bool(self.unit.widens) and target.costs.widen > 0 and not self.unit.copied
+        widened = widened and kind == "n" and self.st.a.name not in config.packed
         extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
         terms, merged = self.unit.merged, (1.0, 0.0)
@@ -372,6 +374,7 @@ class Model(SharedFacts):
             products: list[tuple[str, float]] = [(self.product, held * dots)]
             if along_k and apart > 1:
                 products.append(("multiply_add", m * shared * (apart - 1)))
+            products += [("widen", m)] * widened
             products += [("convert", m)] * converted + [("interleaved", v)] * interleaves
             causes = [("multiply-adds", tuple(products)), ("loads", tuple(loads))]
             if extended:

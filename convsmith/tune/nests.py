@@ -93,17 +93,17 @@ class Nests:
         return all(s.get(Var(outer), 0) == self.sizes[inner] * s.get(Var(inner), 0) for s in (self.src, self.model.dst))
 
     def joined_rows(self) -> tuple[tuple[str, str], ...]:
-        """Return the fusion of the rows of a copy for fragments, so that register tiles have pixels of several rows and
-        fewer columns: of rows without borders, which follow each other in the copy, or of rows each of which fills most
-        of a fragment. Empty if there is none, and where the factors are vectors.
+        """Return the fusion of the rows of a copy for fragments, or of one with widened bytes, so that register tiles
+        have pixels of several rows and fewer columns: of rows without borders, which follow each other in the copy, or
+        of rows each of which fills most of a fragment. Empty if there is none, and where other factors are vectors.
         """
         is_of_fragments = self.unit.rows > 1 and self.unit.factor_file == self.unit.file
-        if not is_of_fragments or not self.model.is_copied or self.packs_source or self.classes:
+        if not (is_of_fragments or self.unit.copied) or not self.model.is_copied or self.packs_source or self.classes:
             return ()
         *outer, row = [d.name for d in self.st.of("m")]
         if self.images in outer[-1:] or self.sizes[outer[-1]] == 1:
             return ()
-        fills = self.unit.rows // 2 < self.sizes[row] <= self.unit.rows
+        fills = is_of_fragments and self.unit.rows // 2 < self.sizes[row] <= self.unit.rows
         return self.chain((outer[-1], row)) if fills or self.runs_on(outer[-1], row) else ()
 
     def runs_on(self, outer: str, row: str) -> bool:
@@ -258,7 +258,8 @@ class Nests:
         """
         channels, terms = self.sizes[self.k], self.unit.terms
         vectors = self.unit.dot and self.unit.rows == 1
-        if not vectors or not channels % terms or self.model.is_copied or self.classes or len(self.st.reduce) < 2:
+        is_copied = self.model.is_copied and not self.unit.copied
+        if not vectors or not channels % terms or is_copied or self.classes or len(self.st.reduce) < 2:
             return ""
         tap = self.st.reduce[-2]
         even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels

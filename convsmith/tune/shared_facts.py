@@ -46,7 +46,7 @@ class SharedFacts:
         apart = st.constant and self.unit.dot and not near
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
-        self.is_copied = (absent or apart) and bool(self.images)
+        self.is_copied = (absent or apart or bool(unit.copied)) and bool(self.images)
         if apart and not self.is_copied and st.acc != "s32":
             self.unit = ProductShape.plain(st, target)
         self.lanes = self.unit.lanes

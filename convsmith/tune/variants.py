@@ -247,6 +247,7 @@ def with_packed_source(model: Model, loops: Loops, config: Config) -> Config | N
     Tiles then leave out the pixels beyond borders, and packing leaves out those that a stride passes over.
     """
     plain = config.realise == "pad_copy" and model.unit.dot and model.unit.rows == 1 and not model.phases
+    plain = plain and not model.unit.copied
     if not (plain and model.is_copied and model.reads_once()) or model.classes or model.st.a.requantised is not None:
         return None
     return config.changed(realise="peel", pack=(model.st.a.name, *config.staged("pack")))

@@ -13,6 +13,7 @@ from convsmith.emulate.wasm import ENGINES, WebAssembly
 from convsmith.emulate.wasm_probe import probe_module
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.machine.wasm.instructions import SIGNED_DOTS
 
 DOTS = target("wasm32+dot_u8")
 
@@ -40,33 +41,35 @@ def computes(engine: WebAssembly, module: bytes) -> bool:
 
 def test_alternatives_have_rows_of_the_same_names() -> None:
     machines = alternatives(DOTS)
-    assert [x.needs for x in machines] == [DOTS.needs, target("wasm32+relaxed").needs, target("wasm32").needs]
+    assert [x.needs for x in machines] == [DOTS.needs, SIGNED_DOTS, target("wasm32").needs]
     assert len({tuple(row.name for row in x.instructions) for x in machines}) == 1
     assert len({x.vector_rows("u8", "s8", "s32")[0].llvm for x in machines}) == 3
 
 
 def test_an_engine_computes_what_it_has(engine: WebAssembly) -> None:
-    """All engines compute products of words; a check says whether one computes relaxed products of seven bits, which
-    V8 11.3 adds twice, and a level whether it computes those of eight bits.
+    """All engines compute products of words; a check says whether one computes relaxed products of s8 and s8, and a
+    level whether it computes those of s8 and u8: no engine computes both.
     """
     relaxed, plain = alternatives(DOTS)[1:]
     assert computes(engine, probe_module(plain))
     engine.check(plain)
-    with nullcontext() if computes(engine, probe_module(relaxed)) else pytest.raises(UnsupportedError, match="other"):
+    with nullcontext() if computes(engine, probe_module(relaxed)) else pytest.raises(UnsupportedError, match="dot-s8"):
         engine.check(relaxed)
     (features,) = engine.processors.values()
+    assert not (computes(engine, probe_module(DOTS)) and computes(engine, probe_module(relaxed)))
     assert computes(engine, probe_module(DOTS)) == (set(DOTS.needs) <= features)
     assert set(target("wasm32+relaxed").needs) <= features
 
 
 def test_an_engine_that_computes_other_products_is_found(engine: WebAssembly) -> None:
-    relaxed = alternatives(DOTS)[1]
-    row = relaxed.vector_rows("u8", "s8", "s32")[0]
-    *steps, _ = row.llvm.splitlines()
-    others = [replace(row, llvm="\n".join(steps)) if x is row else x for x in relaxed.instructions]
-    assert not computes(engine, probe_module(replace(relaxed, instructions=tuple(others))))
-    unknown = probe_module(relaxed).replace(b"\xfd\x93\x02", b"\xfd\xff\x7f")
-    assert unknown != probe_module(relaxed) and not computes(engine, unknown)
+    """Odd bytes of 128 or more are negative where the shift keeps their sign."""
+    plain = alternatives(DOTS)[2]
+    row = plain.vector_rows("u8", "s8", "s32")[0]
+    other = replace(row, llvm=row.llvm.replace("lshr", "ashr"))
+    others = tuple(other if x is row else x for x in plain.instructions)
+    assert other != row and not computes(engine, probe_module(replace(plain, instructions=others)))
+    unknown = probe_module(plain).replace(b"\xfd\xba\x01", b"\xfd\xff\x7f")
+    assert unknown != probe_module(plain) and not computes(engine, unknown)
 
 
 def test_an_engine_without_the_products_does_not_run_their_kernels() -> None:

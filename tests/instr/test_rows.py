@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -245,6 +246,32 @@ def test_machine_computes_the_specification(target: Machine, row: Instruction) -
         if "mopa" in row.mnemonic and row.types[2] == "s32" and not tiles_are_whole():
             found, right = (x.reshape(row.rows, row.lanes)[::2, ::2] for x in (found, right))
         np.testing.assert_array_equal(found, right)
+
+
+SIGNED = """define internal <4 x i32> @own(<16 x i8> %a, <16 x i8> %b, <4 x i32> %c) {
+  %x = sext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %p = mul <16 x i32> %x, %y
+  %n0 = shufflevector <16 x i32> %p, <16 x i32> poison, <4 x i32> <i32 0, i32 4, i32 8, i32 12>
+  %n1 = shufflevector <16 x i32> %p, <16 x i32> poison, <4 x i32> <i32 1, i32 5, i32 9, i32 13>
+  %n2 = shufflevector <16 x i32> %p, <16 x i32> poison, <4 x i32> <i32 2, i32 6, i32 10, i32 14>
+  %n3 = shufflevector <16 x i32> %p, <16 x i32> poison, <4 x i32> <i32 3, i32 7, i32 11, i32 15>
+  %n4 = add <4 x i32> %n0, %n1
+  %n5 = add <4 x i32> %n2, %n3
+  %n6 = add <4 x i32> %n4, %n5
+  %n7 = add <4 x i32> %n6, %c
+  ret <4 x i32> %n7
+}"""
+"""The relaxed product of an engine of WebAssembly that takes both factors as s8."""
+
+
+def test_products_of_signed_factors() -> None:
+    plain = next(x for x in TARGETS if x.name == "wasm32")
+    level = next(x for t in TARGETS for x in alternatives(t) if "dot-s8" in x.needs)
+    row, *_ = level.vector_rows("u8", "s8", "s32")
+    name = row.declare.partition("@")[2].partition("(")[0]
+    own = replace(row, llvm=row.llvm.replace(f"@{name}(", "@own("), declare=SIGNED)
+    test_machine_computes_the_specification(plain, own)
 
 
 def computed(target: Machine, artifact: Artifact, every: list[dict[str, np.ndarray]]) -> list[np.ndarray]:

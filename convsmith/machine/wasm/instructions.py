@@ -12,6 +12,8 @@ UNSIGNED_DOTS = (*RELAXED, "dot-u8")
 """Features of engines whose relaxed products of bytes are those of s8 and u8, added up without saturation. LLVM knows
 no such feature: engines show it when they multiply.
 """
+SIGNED_DOTS = (*RELAXED, "dot-s8")
+"""Likewise features of engines whose relaxed products of bytes are those of s8 and s8."""
 RELAXED_FMA = "wasm.relaxed.madd"
 """The name of the intrinsic of a multiply-add that an engine rounds once or twice."""
 _DOT = "llvm.wasm.dot"
@@ -43,6 +45,8 @@ SEPARATE = (
 BYTES = (
     pairs_of_words("i32x4.dot_i16x8_s", "s8", "s8", 4, _DOT, SIMD, adds=False),
     pairs_of_words("i32x4.dot_i16x8_s", "u8", "u8", 4, _DOT, SIMD, adds=False),
+    pairs_of_words("i32x4.dot_i16x8_s", "s8_copied", "s8", 4, _DOT, SIMD, adds=False, copied=True),
+    pairs_of_words("i32x4.dot_i16x8_s", "u8_copied", "u8", 4, _DOT, SIMD, adds=False, copied=True),
 )
 """Products of bytes, which have 16 bits."""
 
@@ -66,33 +70,29 @@ FOURS = (
 """Relaxed products of bytes whose second factor has eight bits."""
 
 
-def _high_bits() -> tuple[str, ...]:
-    """Return the steps that multiply the lower seven bits of a factor, and half of its upper bit twice."""
+def _signed() -> tuple[str, ...]:
+    """Return the steps that multiply a factor less 128, and then add 128 times the weights, as 64 times twice."""
     return (
-        f"and {_BYTES} {{a}}, splat (i8 127)", f"icmp slt {_BYTES} {{a}}, zeroinitializer",
-        f"select <16 x i1> {{1}}, {_BYTES} splat (i8 64), {_BYTES} zeroinitializer",
-        _relaxed_dot("{b}", "{0}", "{c}"), _relaxed_dot("{b}", "{2}", "{3}"), _relaxed_dot("{b}", "{2}", "{4}"),
+        f"xor {_BYTES} {{a}}, splat (i8 -128)", _relaxed_dot("{b}", "{0}", "{c}"),
+        _relaxed_dot("{b}", "splat (i8 64)", "zeroinitializer"), _relaxed_dot("{b}", "splat (i8 64)", "{2}"),
+        f"add {_SUMS} {{1}}, {{3}}",
     )  # fmt: skip
 
 
 def _words_of_fours() -> tuple[str, ...]:
-    """Return the steps that multiply bytes as words, add up pairs, and then pairs of these."""
-    steps: list[str] = []
-    for half in range(2):
-        places = ", ".join(f"i32 {8 * half + n}" for n in range(8))
-        at = len(steps)
-        for extend, name in (("zext", "a"), ("sext", "b")):
-            steps.append(f"shufflevector {_BYTES} {{{name}}}, {_BYTES} poison, <8 x i32> <{places}>")
-            steps.append(f"{extend} <8 x i8> {{{len(steps) - 1}}} to {_WORDS}")
-        steps.append(f"call {_SUMS} @{_DOT}({_WORDS} {{{at + 1}}}, {_WORDS} {{{at + 3}}})")
-    for first in range(2):
-        places = ", ".join(f"i32 {first + 2 * n}" for n in range(4))
-        steps.append(f"shufflevector {_SUMS} {{4}}, {_SUMS} {{9}}, <4 x i32> <{places}>")
-    return (*steps, f"add {_SUMS} {{10}}, {{11}}", f"add {_SUMS} {{c}}, {{12}}")
+    """Return the steps that multiply the even bytes as words, and the odd ones, each pair of which has one sum."""
+    return (
+        f"bitcast {_BYTES} {{a}} to {_WORDS}", f"and {_WORDS} {{0}}, splat (i16 255)",
+        f"lshr {_WORDS} {{0}}, splat (i16 8)", f"bitcast {_BYTES} {{b}} to {_WORDS}",
+        f"shl {_WORDS} {{3}}, splat (i16 8)", f"ashr {_WORDS} {{4}}, splat (i16 8)",
+        f"ashr {_WORDS} {{3}}, splat (i16 8)", f"call {_SUMS} @{_DOT}({_WORDS} {{1}}, {_WORDS} {{5}})",
+        f"call {_SUMS} @{_DOT}({_WORDS} {{2}}, {_WORDS} {{6}})", f"add {_SUMS} {{c}}, {{7}}",
+        f"add {_SUMS} {{9}}, {{8}}",
+    )  # fmt: skip
 
 
-FOURS_OF_SEVEN_BITS = (_fours(RELAXED, "i32x4.relaxed_dot_i8x16_i7x16_add_s", _DECLARE, *_high_bits()),)
-"""Products of bytes by relaxed ones whose second factors have seven bits. A probe shows which engines compute them."""
+FOURS_OF_SIGNED = (_fours(SIGNED_DOTS, "i32x4.relaxed_dot_i8x16_i7x16_add_s", _DECLARE, *_signed()),)
+"""Products of bytes by relaxed ones of engines that take both factors as s8."""
 FOURS_OF_WORDS = (
     _fours(SIMD, "i32x4.dot_i16x8_s", f"declare {_SUMS} @{_DOT}({_WORDS}, {_WORDS})", *_words_of_fours()),
 )  # fmt: skip
