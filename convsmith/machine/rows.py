@@ -17,6 +17,8 @@ LLVM_TYPES = {
     "s32": "i32", "s16": "i16", "s8": "i8", "u8": "i8",
 }  # fmt: skip
 """LLVM's names of the types of numbers."""
+_SHUFFLED = 16
+"""Bytes of a vector within which a shuffle of bytes takes one cycle."""
 
 
 def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
@@ -114,7 +116,9 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
     widen bytes of the source, unless these are ``copied``: then a copy of the source has words.
 
     The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a second instruction
-    adds, from a temporary register.
+    adds, from a temporary register. CPUs on which it does not add take several cycles to widen bytes to a vector of
+    more than 16: there the row has a form for a pair that all sums share, which is repeated before it is widened, so
+    that no byte moves to another 16 bytes of the vector.
     """
     words, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
     steps = [] if copied else [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
@@ -125,7 +129,37 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
     declare = f"declare {sums} @{intrinsic}({', '.join([sums] * adds + [words] * 2)})"
     types = ("s16" if copied else byte, "s16", "s32")
     row = dot(f"{mnemonic}_{variant}", lanes, 2, types, "\n".join(steps), declare, needs, mnemonic)
-    return replace(row, widens="s8", copied=byte if copied else "", temporaries=0 if adds else 1)
+    row = replace(row, widens="s8", copied=byte if copied else "", temporaries=0 if adds else 1)
+    return row if adds or copied or 4 * lanes <= _SHUFFLED else _with_pair(row, byte, intrinsic)
+
+
+def _with_pair(row: Instruction, byte: str, intrinsic: str) -> Instruction:
+    """Return a row of pairs of words with its form for a pair of bytes that all sums share."""
+    (c, a, b), lanes = row.operands, row.lanes
+    words, sums, bytes_ = f"<{2 * lanes} x i16>", f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    steps = [
+        "bitcast <2 x i8> {a} to i16", f"insertelement {words} poison, i16 {{0}}, i64 0",
+        f"shufflevector {words} {{1}}, {words} poison, <{2 * lanes} x i32> zeroinitializer",
+        f"bitcast {words} {{2}} to {bytes_}",
+        f"shufflevector {bytes_} {{3}}, {bytes_} {'{3}' if byte == 's8' else 'zeroinitializer'}, {_interleaved(lanes)}",
+        f"bitcast {bytes_} {{4}} to {words}",
+        *([f"ashr {words} {{5}}, splat (i16 8)"] if byte == "s8" else []),
+    ]  # fmt: skip
+    steps.append(f"call {sums} @{intrinsic}({words} {{{len(steps) - 1}}}, {words} {{b}})")
+    steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
+    row = replace(row, temporaries=row.temporaries + (byte == "u8"))  # zeros beside bytes
+    form = replace(
+        row, name=f"{row.name}_one", operands=(c, vector("a", a.dtype, 2), b),
+        body=row.body.replace("a[l * 2 + r]", "a[r]"), llvm="\n".join(steps), loaded="i16",
+    )  # fmt: skip
+    return replace(row, repeated=form)
+
+
+def _interleaved(lanes: int) -> str:
+    """Return the mask of a shuffle of two vectors of bytes that interleaves the first halves of each 16 bytes."""
+    size, half = 4 * lanes, _SHUFFLED // 2
+    places = [n for first in range(0, size, _SHUFFLED) for i in range(first, first + half) for n in (i, size + i)]
+    return f"<{size} x i32> <{', '.join(f'i32 {n}' for n in places)}>"
 
 
 def narrow_products(mnemonic: str, variant: str, lanes: int, intrinsic: str, sum_of_pairs: str,

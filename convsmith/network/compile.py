@@ -19,7 +19,7 @@ from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.side_by_side import machine_of
+from convsmith.frontend.side_by_side import MachineFor
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.network.ahead import Compiling, compiling_ahead, silent
@@ -47,6 +47,7 @@ from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.scratch import bounded, with_bounded_scratch
 from convsmith.network.slices_in_place import with_slices
 from convsmith.network.small_floats import with_small_floats
+from convsmith.network.weight_limits import KernelMachines
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem
 from convsmith.runtime.all_cpus import on_all_cpus
@@ -81,19 +82,16 @@ def program_of(
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
-    machine_for = partial(_machine_for, machine)
+    machine_for = KernelMachines(machine, laid.constants)
+    machine_for.examine(laid.nodes)
     works = [node.work for node in laid.nodes]
     with compiling_ahead(works, threads, machine_for, target, compiling) as finish:
         joined = with_chains(laid, held, configs, threads)
         apart = reasons_apart(laid, joined, held, configs, threads)
         where = placed(joined, parts)
+        machine_for.examine(where.nodes)
         finish(node.work for node in where.nodes)
-    return _Builder(joined, where, apart, target, threads, machine, weights).program()
-
-
-def _machine_for(machine: Machine | None, problem: Problem) -> Machine:
-    """Return the machine for a problem: between two calls of a kernel, others load weights of their own."""
-    return (machine or machine_of(problem)).with_cold_weights
+    return _Builder(joined, where, apart, target, threads, machine_for, machine, weights).program()
 
 
 class _Builder:
@@ -101,10 +99,10 @@ class _Builder:
 
     def __init__(
         self, graph: Graph, where: Placed, apart: Mapping[str, str], target: Machine, threads: int,
-        machine: Machine | None = None, weights: PackedWeights | None = None,
+        machine_for: MachineFor, machine: Machine | None = None, weights: PackedWeights | None = None,
     ) -> None:  # fmt: skip
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
-        self._apart, self._machine = apart, machine
+        self._apart, self._machine, self._machine_for = apart, machine, machine_for
         self._known: dict[Problem, CompiledKernel] = {}
         self._operators: dict[Operator, Artifact] = {}
         self._kernels: dict[Any, int] = {}
@@ -155,7 +153,7 @@ class _Builder:
                 memories[node.work] = KernelMemory.of(self._tried(node, partial(self._artifact, node.work)))
 
         def bound(problem: Problem, memory: KernelMemory, saved: int) -> Problem | None:
-            other = bounded(problem, memory, saved, _machine_for(self._machine, problem), self._threads)
+            other = bounded(problem, memory, saved, self._machine_for(problem), self._threads)
             if other is not None:
                 memories[other] = KernelMemory.of(self._artifact(other))
             return other
@@ -169,7 +167,7 @@ class _Builder:
                 self._operators[work] = operator_artifact(work, self._target, self._threads)
             return self._operators[work]
         if work not in self._known:
-            self._known[work] = CompiledKernel(work, _machine_for(self._machine, work), threads=self._threads)
+            self._known[work] = CompiledKernel(work, self._machine_for(work), threads=self._threads)
         artifact = self._known[work].artifact
         assert artifact is not None
         return artifact

@@ -137,6 +137,20 @@ def test_bytes_of_single_channels_are_multiplied_as_words(line: str, isa: str) -
     assert re.search("vpdpwssd|vpmaddwd", text) and "vpmulld" not in text
 
 
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize("source", ["u8", "s8"])
+def test_pairs_of_bytes_become_words_within_16_bytes(source: str, isa: str) -> None:
+    """Widening half a vector of bytes to a whole one takes Zen 3 as long as three products."""
+    problem, target = parse_problem(f"--dt={source}:s8:s32 {POINTWISE}"), TARGETS[isa]
+    config = without_limits(default_config(problem, target), target)
+    name = f"vpmaddwd_{target.vector_bits}_{source}"
+    with interning():
+        text = lower(plan(problem, config.changed(instruction=name, flip=(), offsets="each"), target)).text
+    text = llvm_bind.assembly(text, target.triple, target.cpu, target.features)
+    hot = max(inner_loops(text), key=lambda loop: loop.count("\tvpmaddwd"))
+    assert 4 <= 2 * hot.count("\tvpunpcklbw") <= hot.count("\tvpmaddwd") and "vpmov" not in hot, hot
+
+
 @pytest.mark.parametrize("isa", ["avx512_vnni", "avx2_vnni"])
 @pytest.mark.parametrize("line", ["g64mb1ic64ih14oc64oh14kh3ph1", "g64mb1ic64ih28oc64oh14kh3sh2ph1"])
 def test_words_are_multiplied_and_added_in_one_instruction(line: str, isa: str) -> None:

@@ -67,6 +67,19 @@ def test_a_sum_that_a_further_instruction_adds_takes_a_register(tile: int, isa: 
                 plan(problem, Config.parse(words), target)
 
 
+@pytest.mark.parametrize("tile, fits", [(12, True), (13, False)])
+def test_zeros_beside_bytes_take_a_register(tile: int, fits: bool) -> None:
+    """vpmaddwd multiplies words: bytes without a sign become words by interleaving them with zeros."""
+    problem, target = parse_problem("--dt=u8:s8:s32 mb1ic8iw28oc32kw3pw1"), TARGETS["avx2"]
+    words = f"--target=avx2 --lane=oc --register=ow:{tile},oc:8 --k_step=ic:2 --instruction=vpmaddwd_256_u8"
+    with interning():
+        if fits:
+            assert plan(problem, Config.parse(words), target).main.registers.needed == 16
+        else:
+            with pytest.raises(ConfigError, match=r"13 accumulators \+ 1 weights \+ 1 source \+ 2 temporary"):
+                plan(problem, Config.parse(words), target)
+
+
 @pytest.mark.parametrize(
     ("mode", "isa", "acc"),
     [
