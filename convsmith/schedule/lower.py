@@ -431,7 +431,8 @@ def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
         first, last = (sum(c * int(evaluate(e, values)) for e, c in steps.items()) for values in at)
         return abs(last - first)
 
-    moves = (moved(x.dims[-1], x.tile) for x in reversed(nest.outside) if x.extent > 1)
+    around = (x for x in reversed(nest.to_tile) if x.role != "k")
+    moves = (moved(x.dims[-1], x.tile) for x in around if x.extent > 1)
     return TILES_AHEAD * next((move for move in moves if move), 0) * dtype(st.a.dtype).bytes
 
 

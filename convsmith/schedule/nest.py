@@ -197,13 +197,18 @@ class Nest:
     def taps_of_rows(self) -> tuple[Loop, ...]:
         """The order of a tile's loops over rows and over taps, if lanes are pixels; empty unless the tile has both.
 
-        A vector of the source is read for all taps of all rows that use it in sequence.
+        A vector of the source is read for all taps of all rows that use it in sequence. Several channels have more
+        weights than registers hold beside their sums, so each weight is read for all rows in sequence.
         """
         rows = tuple(x for x in self.vectors if x.role == "m" and x.of != self.lane.of)
         taps = self.at("register", k=True)
         if self.lane.role != "m" or not rows or not taps:
             return ()
-        return (*rows, *taps, *(x for x in self.vectors if x not in rows))
+        others = [x for x in self.vectors if x not in rows]
+        channels = [x for x in others if x.role == "n" and x.extent > 1]
+        if channels:
+            return (*taps, *channels, *rows, *(x for x in others if x not in channels))
+        return (*rows, *taps, *others)
 
     @property
     def widths(self) -> tuple[tuple[Loop, int], ...]:

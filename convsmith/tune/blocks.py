@@ -26,7 +26,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
-from convsmith.tune.traffic import Traffic
+from convsmith.tune.traffic import TouchedArray, Traffic
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ BLOCKS_A_THREAD = 3
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return the config with blocks of channels and of the longest reduction loop, if that is faster."""
     is_plain = not (config.staged("resident") or config.phases or loops.residues)
+    if is_plain and loops.kinds[config.lane] == "m":
+        return _in_blocks_of_near_rows(st, loops, config, target)
     if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
         return config
     sums = loops.of("k")
@@ -63,6 +65,25 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
         held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
     channels = ((config.lane, held * wide),) if held < tiles else ()
     return config.changed(cache=(*channels, (inner, depth)))
+
+
+def _in_blocks_of_near_rows(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
+    """Return ``config``, whose lanes are pixels of a row, with blocks of the channels whose rows the second-level cache
+    keeps for the tiles along these rows. Each channel lies elsewhere, so no prefetcher fetches the rows again.
+    """
+    taps = [d.name for d in st.of("k") if d.axis and d.size > 1]
+    channels = [d.name for d in st.of("k") if not d.axis and loops.extents.get(d.name, 1) > 1]
+    plain = not st.sizes and config.realise in ("peel", "pad_copy") and st.a.name not in config.staged("pack")
+    if not (plain and taps and len(channels) == 1 and loops.dims[config.lane] == (config.lane,)):
+        return config
+    (channel,) = channels
+    rows = {d.name: d.size if d.kind == "k" or d.name == config.lane else config.size(d.name) for d in st.dims}
+    held = TouchedArray(st.a, False, target).touched(rows)[0][0]
+    if held <= target.l2.bytes:
+        return config
+    unit = max(config.size(channel), dict(config.tiles_at("k_step")).get(channel, 1))
+    depth = -(-loops.extents[channel] // (-(-int(held) // target.l2.kept) * unit)) * unit
+    return config.changed(cache=(*config.tiles_at("cache"), (channel, depth)))
 
 
 def with_blocks_of_pixels(

@@ -18,6 +18,7 @@ from convsmith.tune.candidates import default_config
 TARGETS = {t.name: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"
 POINTWISE = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh1kw1"
+FEW_CHANNELS = "--stag=abx --dtag=abx mb1ic64ih64oc4oh64kh3ph1"
 PRODUCT = "64x128:128x96"
 SOURCE = "--attr-zero-points=src:common:3+dst:common:5"
 WEIGHTS = "--attr-zero-points=src:common:3+wei:common:2"
@@ -55,6 +56,8 @@ CASES = {
     "f32-weights": (f"--dir=BWD_W {LAYER}", "avx512", "vfmadd"),
     "deconvolution": (f"--deconv {LAYER}", "avx512", "vfmadd"),
     "product": (f"--matmul {PRODUCT}", "avx2", "vfmadd"),
+    "rows-of-taps": (FEW_CHANNELS, "avx2", "vfmadd"),
+    "rows-of-taps-deconvolution": (f"--deconv {FEW_CHANNELS}", "avx2", "vfmadd"),
 }  # fmt: skip
 """A problem, a level, and the instruction that its products are added up with."""
 
