@@ -16,8 +16,10 @@ from convsmith.ir.index import Index, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.passes.bind import bind
 from convsmith.passes.fuse import fuse
 from convsmith.passes.partition import partition
+from convsmith.passes.reorder import reorder
 from convsmith.passes.share_taps import share_taps
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.buffers import indexes
@@ -50,7 +52,7 @@ class NearCopy(NamedTuple):
     its own.
 
     An instruction transposes tiles, those ``found``, which are ``tiles`` once they are ordered; or the innermost loops,
-    ``run``, copy adjacent elements as a vector.
+    ``run``, copy adjacent elements as a vector. The loops of rows of weights have the ``order`` of the original.
     """
 
     copy: Copy
@@ -59,6 +61,7 @@ class NearCopy(NamedTuple):
     found: tuple[Tiles, Instruction] | None = None
     tiles: TransposedTiles | None = None
     run: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
 
 def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
@@ -94,7 +97,8 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
         copy = s.pack_near(operand, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
         for merged in together:
             s.run(share_taps, copy.name, *(f"{prefix}{x.name}" for x in merged))
-        found[operand] = NearCopy(copy, place, moved, tiles, run=run)
+        order = () if moved is None or k.nest.rows or not run else _order_of_rows(k, view, moved)
+        found[operand] = NearCopy(copy, place, moved, tiles, run=run, order=order)
     return found
 
 
@@ -114,7 +118,8 @@ def _ways(
     moved = _moved(k, view, place, together)
     run = () if moved is None else _run(moved, k.machine, SHORT_RUN if k.nest.rows else LONG_RUN)
     tiles = None if moved is None or run else transposition(moved, k.machine)
-    is_own = tiles is not None or (run and k.nest.rows)  # vectors along lanes copy adjacent elements as they are read
+    # Vectors along lanes copy adjacent elements as they are read, or along the rows of the original.
+    is_own = tiles is not None or (moved is not None and run and (k.nest.rows or _order_of_rows(k, view, moved)))
     return (moved if is_own else None), run if is_own else (), tiles
 
 
@@ -123,6 +128,10 @@ def order_near(s: Schedule, near: NearCopy, target: Machine) -> NearCopy:
     them where elements are absent.
     """
     if near.moved is not None and near.run:
+        if near.order:
+            s.run(reorder, near.order)
+            if straight := tuple(n for n in _adjacent(near.moved) if n not in near.run):
+                s.run(bind, straight, "unrolled")
         s.run(partition, tuple(n for n in near.moved.extents if n not in near.run), BORDERS)
     if near.moved is None or near.found is None:
         return near
@@ -179,6 +188,15 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     return CopyNest(extents, moves, view.dtype, view.dtype, plain, masked, ending, (*ends, *borders), times)
 
 
+def _order_of_rows(k: KernelPlan, view: View, moved: CopyNest) -> tuple[str, ...]:
+    """Return the loops that pack weights in the order of the original, whose rows prefetchers follow, and whose lines
+    are then read once; empty for other operands, and if the copy has that order.
+    """
+    order = tuple(sorted(moved.extents, key=lambda n: -moved.steps[n]))
+    is_other = k.columns.constant and view.name == k.columns.b.name and order != tuple(moved.extents)
+    return order if is_other else ()
+
+
 def _rows(steps: Mapping[Index, int], merged: tuple[Loop, ...]) -> int:
     """Return the extent of the dim that ``merged`` loops index together."""
     moves = [x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in merged]
@@ -189,14 +207,21 @@ def _run(moved: CopyNest, target: Machine, least: float) -> tuple[str, ...]:
     """Return the innermost loops that copy adjacent elements, which fill more than the part ``least`` of a vector;
     empty if there are none.
     """
+    lanes = target.lanes(moved.bits)
+    run = _adjacent(moved, lanes)
+    return run if prod(moved.extents[n] for n in run) > least * lanes else ()
+
+
+def _adjacent(moved: CopyNest, most: int | None = None) -> tuple[str, ...]:
+    """Return the innermost loops that copy adjacent elements, of which there are at most ``most``."""
     run: list[str] = []
     count = 1
     for name in reversed(moved.extents):
-        if moved.steps[name] != count or count * moved.extents[name] > target.lanes(moved.bits):
+        if moved.steps[name] != count or (most is not None and count * moved.extents[name] > most):
             break
         run.insert(0, name)
         count *= moved.extents[name]
-    return tuple(run) if count > least * target.lanes(moved.bits) else ()
+    return tuple(run)
 
 
 def _short(k: KernelPlan, inner: list[Loop]) -> Iterator[list[Loop]]:

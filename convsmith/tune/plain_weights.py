@@ -3,8 +3,9 @@
 A kernel packs its weights once for many calls. If each call brings other weights, packing all of them ahead of the
 product writes and reads as many bytes beyond the caches once more, which takes longer than a product of few rows. The
 reduction is then cut into parts, of which the first-level cache keeps a block of the weights as wide as a register
-tile. Tiles of rows read the block in place if they are few, and otherwise a copy of it. Weights that are rows of terms,
-as PyTorch's are, are transposed in registers on the way to that copy. The sums have the same terms in the same order.
+tile. Tiles of rows read the block in place if they are few, and otherwise a copy: of all columns of the part. Weights
+that are rows of terms, as PyTorch's are, are transposed in registers on the way to a copy, tile by tile. The sums have
+the same terms in the same order.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ STREAMS = 8
 """Maximum number of rows of weights, each on pages of its own, that are read in place side by side: prefetchers follow
 so many streams.
 """
-MIN_GAIN = 1.25
+BLOCK = 1 << 20
+"""Maximum number of bytes of a block of weights that is copied, and of the sums that its products are added to."""
+MIN_GAIN, MIN_GAIN_OF_TRANSPOSED = 1.05, 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
-kernel of its own is worth compiling.
+kernel of its own is worth compiling: that of weights whose columns are contiguous, and that of others.
 """
 SPARE = 1
 """Vector registers besides those of sums and weights of a register tile."""
@@ -69,7 +72,8 @@ def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -
     # A transposition reads and writes whole lines, which costs as much beyond the caches as within them.
     events = ("pack_far" if in_rows else "pack", "pack_near")
     ahead, near = (cycles((Section(1, (("packing", ((event, elements),)),)),), target) for event in events)
-    if product + ahead < MIN_GAIN * (product + near) or flaw_within(problem, other, target) is not None:
+    least = MIN_GAIN if in_rows else MIN_GAIN_OF_TRANSPOSED
+    if product + ahead < least * (product + near) or flaw_within(problem, other, target) is not None:
         return None
     return other if in_rows or is_transposed(plan_for(problem, other, target).main, st.b.name) else None
 
@@ -78,13 +82,29 @@ def _reading_rows(config: Config, model: Model, loops: Loops, terms: str) -> Con
     """Return ``config`` with blocks of weights whose columns are contiguous, which are read in place or copied."""
     tiles = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
     depth = max(1, model.target.l1.kept // (config.size(config.lane) * model.bytes))
-    is_copied, row = tiles > TILES_IN_PLACE, view_steps(model.st.b)[Var(terms)] * model.bytes
-    if not is_copied and row >= model.target.costs.page:
+    row = view_steps(model.st.b)[Var(terms)] * model.bytes
+    if tiles > TILES_IN_PLACE:
+        return _copying_rows(config, model, loops, terms, depth)
+    if row >= model.target.costs.page:
         depth = min(depth, STREAMS)
-    return config.changed(
-        cache=((terms, depth),) if depth < loops.extents[terms] else (),
-        pack_at=((model.st.b.name, config.lane),) if is_copied else (),
-    )
+    return config.changed(cache=((terms, depth),) if depth < loops.extents[terms] else ())
+
+
+def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth: int) -> Config:
+    """Return ``config`` with copies of blocks of at most ``depth`` terms, in equal parts. A block has all columns of a
+    thread, or as many as have few sums, and is copied row by row: rows of one tile are shorter than what prefetchers
+    follow, begin and end within lines that the next tile reads again, and fall into few sets where the weights have a
+    power of two of columns.
+    """
+    lane, tile = config.lane, config.size(config.lane)
+    tiles, rows = -(-loops.extents[lane] // tile), prod(loops.extents[n] for n in loops.of("m"))
+    most = max(1, min(-(-tiles // config.threads), BLOCK // (rows * tile * model.bytes)))
+    width = tile * -(-tiles // -(-tiles // most))
+    depth = max(1, min(depth, BLOCK // (width * model.bytes)))
+    depth = -(-loops.extents[terms] // -(-loops.extents[terms] // depth))
+    parts = ((lane, width), (terms, depth))
+    cache = tuple((n, size) for n, size in parts if size < loops.extents[n])
+    return config.changed(cache=cache, pack_at=((model.st.b.name, terms if depth < loops.extents[terms] else lane),))
 
 
 def _transposing(config: Config, model: Model, loops: Loops, terms: str) -> Config | None:

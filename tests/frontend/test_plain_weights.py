@@ -17,7 +17,7 @@ from convsmith.tune.plain_weights import STREAMS, config_of_plain_weights
 
 FAR_ROWS = ["--matmul 3x300:300x1024", "--matmul 8x300:300x1101"]
 """Products that read weights in place whose rows are a page or more apart."""
-IN_PLACE, COPIED = "--pack=", "--pack= --pack_at=wei+n"
+IN_PLACE, COPIED = "--pack=", "--pack= --pack_at=wei+k"
 CHOICES = [
     ("--matmul 3x300:300x1001", IN_PLACE),
     *((line, IN_PLACE) for line in FAR_ROWS),
@@ -36,7 +36,7 @@ TRANSPOSED = [
 """Products of few rows, and how their kernel for plain weights reads them."""
 OTHERS = [
     "--matmul 40x300:300x800",  # the second-level cache holds the weights
-    "--matmul 1024x300:300x1000",  # packing takes little of the time
+    "--matmul 4096x300:300x1000",  # packing takes little of the time
     "--matmul --wtag=ba 4x300:300x1000",  # no block of whole tiles divides the terms
     "--matmul --wtag=ba 4x512:512x1001",  # nor the columns
     "--matmul --wtag=ba 200x512:512x1024",  # packing takes little of the time
@@ -62,6 +62,21 @@ def test_products_of_few_rows(line: str, read: str, level: str) -> None:
         block = depth * other.size("n") * DTYPES[problem.acc].bytes
         assert depth == STREAMS if line in FAR_ROWS else machine.l1.kept // 2 < block <= machine.l1.kept
         assert config_of_plain_weights(problem, other, machine) is None
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+def test_blocks_are_copied_row_by_row(threads: int) -> None:
+    """A block has all columns of a thread; the copy reads it in the order of the weights, in vectors."""
+    line, machine = "--matmul 40x300:300x1000", LEVELS["avx2"]
+    problem = parse_problem(line).canonical()
+    with interning():
+        other = config_of_plain_weights(problem, default_config(problem, machine, threads=threads), machine)
+    assert other is not None
+    text = cs.compile(line, target="avx2", threads=threads, config=str(other)).ir()
+    nest = text[text.index("kernel conv(") :]
+    assert ("#parallel" in nest) is (threads > 1)
+    assert 0 < nest.index("for wei_n.k in") < nest.index("for wei_n.n.o in") < nest.index("]{8} = wei[")
+    assert "for wei_n.n.v in" not in nest
 
 
 @pytest.mark.sampled(3)
