@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convsmith.codegen.artifact import AXES
-from convsmith.codegen.device_text import ThreadEmitter
+from convsmith.codegen.device_text import KEPT_LOOP, ThreadEmitter
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import is_pipelined
 from convsmith.codegen.pipelines import PipelineEmitter
@@ -22,7 +22,7 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
         raise InternalError(f"{', '.join(kernels)}: the target has no dialect of kernels of threads")
     declared: dict[str, None] = {}
     parts: list[str] = []
-    nodes: list[str] = []
+    nodes = [f"!{n} = {text}" for n, text in enumerate(KEPT_LOOP)] if dialect.keeps_loops else []
     emitters: list[ThreadEmitter] = []
     for symbol, kernel in kernels.items():
         made = PipelineEmitter if is_pipelined(kernel) else ThreadEmitter

@@ -55,7 +55,11 @@ from convsmith.ir.types import BF16, F32, S32, DType
 from convsmith.ir.value import Cast, Lanes, Load, Select, Value, const, dtype_of, lanes_of
 from convsmith.ir.walk import statements_of, variables_of
 
-__all__ = ["ThreadEmitter"]
+__all__ = ["KEPT_LOOP", "ThreadEmitter"]
+
+
+KEPT_LOOP = ('!{!"llvm.loop.unroll.disable"}', "distinct !{!1, !0}")
+"""The first metadata nodes of a module whose loops of sums an assembler keeps as they are; loops have the last one."""
 
 
 class ThreadEmitter(FunctionEmitter):
@@ -70,6 +74,7 @@ class ThreadEmitter(FunctionEmitter):
         written, flushed = written_buffers(kernel.body, kernel.functions), flushed_buffers(kernel, facts.rows)
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
+        self.mark_of_sums = f", !llvm.loop !{len(KEPT_LOOP) - 1}" if dialect.keeps_loops else ""
         self.spaces, self.has_fused_steps = dict(dialect.spaces), dialect.reciprocal is not None
         self.packs = {(of, to): call for of, to, call in dialect.saturates}
         self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}

@@ -46,6 +46,9 @@ from convsmith.ir.walk import accesses_of, bound_in, statements_of, variables_of
 class FunctionEmitter(ValueEmitter):
     """Emits the statements of one function."""
 
+    mark_of_sums = ""
+    """Metadata of the branch that ends an iteration of a loop of sums."""
+
     def __init__(
         self, kernel: Kernel, facts: Facts, symbol: str, written: set[Buffer], flushed: frozenset[Buffer],
         configurations: Configurations | None,
@@ -420,7 +423,8 @@ class FunctionEmitter(ValueEmitter):
         fewer = self.put(f"sub nsw {self.it} {self.put(f'freeze {self.it} {left}')}, 1") if left else ""
         again = self.put(f"icmp ne {self.it} {fewer}, 0" if left else f"icmp slt {self.it} {after}, {hi}")
         last, parts_after = self.current, {k: self.parts_of(k) for k in slots}
-        self.lines.append(f"  br i1 {again}, label %{body}, label %{end}")
+        metadata = self.mark_of_sums if slots else ""
+        self.lines.append(f"  br i1 {again}, label %{body}, label %{end}{metadata}")
         head = [f"  {var} = phi {self.it} [ {lo}, %{origin} ], [ {after}, %{last} ]"]
         if left:
             head.append(f"  {left} = phi {self.it} [ {trips}, %{origin} ], [ {fewer}, %{last} ]")

@@ -119,7 +119,9 @@ class Dialect:
     {x}`` of an f32 that is not denormal, with an error of less than a unit of the last place; with it, quotients
     that are rounded to bytes are computed by products. ``wide_reciprocal`` returns that of an f64 with an error of
     less than ``2**-19`` of it. A device that ``packs_halves`` has registers of 32 bits, each of which holds two
-    neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other.
+    neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other. A device that
+    ``keeps_loops`` has an assembler that would unroll loops of sums, with the registers of several iterations, unless
+    it is told not to: the schedule unrolls them, and counts the registers.
     """
 
     convention: str
@@ -146,3 +148,4 @@ class Dialect:
     reciprocal: DialectCall | None = None
     wide_reciprocal: DialectCall | None = None
     packs_halves: bool = False
+    keeps_loops: bool = False

@@ -17,6 +17,9 @@ MANY_SUMS = {
 """Layers whose groups would have most sums with more threads than a unit has registers for."""
 FEW_SUMS = {
     "gradient in blocks": "--dir=BWD_D --dt=f32:bf16:f32 --stag=aBcd16b --dtag=aBcd16b g3mb8ic15ih5oc48oh6kh4ph2",
+    "gradient with a stride": (
+        "--dir=BWD_D --stag=aBcd8b --dtag=aBcd16b mb1ic16ih31iw56oc17oh28ow57kh3kw4ph3pw2dh2dw0"
+    ),
     "gradient of a deconvolution": (
         "--deconv --dir=BWD_W --stag=abx --dtag=abx --accuracy=any "
         "mb3ic24ih3iw19oc8oh5ow17kh4kw5sh2sw1ph2pw13dh0dw2"

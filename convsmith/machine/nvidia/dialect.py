@@ -156,6 +156,7 @@ def dialect(
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
         alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
         join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies, packs_halves=True,
+        keeps_loops=True,
         byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
         saturates=tuple((of, to, _to_bytes(to, of == "f32")) for of in packed for to in ("s8", "u8")),
         reciprocal=_result("float", "llvm.nvvm.rcp.approx.ftz.f", "float", "float {x}"),
