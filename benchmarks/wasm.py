@@ -23,7 +23,6 @@ from report import Report
 
 import convsmith as cs
 from convsmith.diag.printable import printable
-from convsmith.machine.registry import target
 from convsmith.measure.web import ENGINES, WebEngine, WebNetworkFiles, engine_of
 from convsmith.measure.web_peers import WEB_PEERS, Packages
 from convsmith.onnx.graph import read_graph
@@ -97,8 +96,7 @@ def _layer(engine: WebEngine, line: str, targets: Sequence[str], given: Any, pea
     for name in targets:
         chosen = None if given.config is None else f"--target={name} {given.config}"
         kernel = cs.compile(problem, target=name, threads=1, config=chosen)
-        assert kernel.artifact is not None
-        found = engine.measure(problem, kernel.artifact, target(name), given.rounds)
+        found = engine.measure(kernel, given.rounds)
         if found.wrong or found.missing:
             sys.exit(f"{line}: {found.wrong or found.missing}")
         times = found.times
@@ -108,9 +106,8 @@ def _layer(engine: WebEngine, line: str, targets: Sequence[str], given: Any, pea
             peaks[name] = max(peaks[name], times.peak_gflops.median)
         if types:
             plain = parse_problem(f"--stag=axb --dtag=axb {line}")
-            beside = cs.compile(plain, target=name, threads=1).artifact
-            assert beside is not None
-            took = engine.measure(plain, beside, target(name), given.rounds, ()).times.seconds.median
+            beside = cs.compile(plain, target=name, threads=1)
+            took = engine.measure(beside, given.rounds, ()).times.seconds.median
             row["ratios"][f"{name} {OWN}"] = took / times.seconds.median
         row["ratios"] |= {f"{name} {peer}": x.speedup.median for peer, x in times.peers.items()}
     return row
@@ -142,10 +139,11 @@ def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
     """Return what is measured, and how, for the page."""
     sentences = [
         f"Batch 1, {given.types}, one thread, one process or page in which all run in turn; results of layers differ "
-        "from the right ones by at most 1e-5 of the largest, those of networks from the library's by 1e-4. A ratio is "
-        f"a library's time divided by ours (above 1: convsmith is faster), the median of {given.rounds} rounds of 5 ms "
-        "each. onnxruntime-web takes arrays of JavaScript and returns new ones: our time beside it includes copying "
-        "the source into the memory of the module, and the result out of it to an array that all calls share."
+        "from the right ones by at most 1e-5 of the largest, or by the bound of a transform, those of networks from "
+        "the library's by 1e-4. A ratio is a library's time divided by ours (above 1: convsmith is faster), the median "
+        f"of {given.rounds} rounds of 5 ms each. onnxruntime-web takes arrays of JavaScript and returns new ones: our "
+        "time beside it includes copying the source into the memory of the module, and the result out of it to an "
+        "array that all calls share."
     ]
     if BYTES in given.models:
         sentences.append(

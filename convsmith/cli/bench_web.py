@@ -72,7 +72,7 @@ class WebBench(NamedTuple):
                 kernel = build(problem, 1, self.target.name, self.config)
                 if kernel.artifact is None:
                     raise UnsupportedError("a call of this problem runs no kernel", code="empty")
-                found = self.engine.measure(problem, kernel.artifact, kernel.target, self.rounds)
+                found = self.engine.measure(kernel, self.rounds)
         except ConvsmithError as error:
             return Row(problem, error=error)
         verdict = Verdict(bool(found.wrong), 1, found.wrong)

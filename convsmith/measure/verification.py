@@ -25,7 +25,10 @@ from convsmith.problem.types import TYPES, convert, is_integer
 from convsmith.statement.views import sums_type
 from convsmith.statement.winograd import Winograd
 
-__all__ = ["Verdict", "computed", "has_real_data", "narrow_limits", "real_arrays", "verify_kernel"]
+__all__ = [
+    "Verdict", "VerifiableKernel", "computed", "error_of_transforms", "has_real_data", "narrow_limits", "real_arrays",
+    "verify_kernel",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -96,6 +99,11 @@ def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -
     return verdict
 
 
+def error_of_transforms(kernel: VerifiableKernel) -> float:
+    """Return the largest expected error of the kernel's transforms, relative to that of sums; 0 without transforms."""
+    return max((x.error for x in kernel.transforms), default=0.0)
+
+
 def narrow_limits(kernel: VerifiableKernel) -> dict[str, float]:
     """Return the limits of the kernel's integer inputs that are narrower than the range of their types."""
     limits = {} if kernel.artifact is None else kernel.artifact.limits
@@ -115,8 +123,8 @@ def _compared(kernel: VerifiableKernel, arrays: Mapping[str, Array], real: bool)
         truths = reference(problem, arrays, steps_type(problem))
         verdicts = {name: _equal(logical[name], truth) for name, truth in truths.items()}
     else:
-        ratio = max((x.error for x in transforms), default=0.0)
-        bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums, ratio)
+        error = error_of_transforms(kernel)
+        bounds = intervals(problem, arrays, sums_type(problem, kernel.target), exact_sums, error)
         verdicts = {t.name: _inside(logical[t.name], bounds[t.name], t.dtype) for t in problem.outputs}
     verdict = _all(verdicts)
     if not verdict.ok:

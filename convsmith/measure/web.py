@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact
 from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
@@ -35,15 +34,21 @@ from convsmith.emulate.wasm_probe import probe_module
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import strided, to_layout
 from convsmith.machine.base import Machine
+from convsmith.measure.bounds import intervals
 from convsmith.measure.peak import peak_types
 from convsmith.measure.timing import Measurement, PeerTime, spread
+from convsmith.measure.verification import VerifiableKernel, error_of_transforms
 from convsmith.measure.web_peers import JS_TYPES, WEB_PEERS, Packages, plan_of_peer
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.runtime.arrays import Array
+from convsmith.statement.views import sums_type
 
-__all__ = ["ENGINES", "NodeEngine", "PageEngine", "WebEngine", "WebNetworkFiles", "WebTimes", "engine_of", "peak_loop"]
+__all__ = [
+    "ENGINES", "NodeEngine", "PageEngine", "WebEngine", "WebNetworkFiles", "WebTimes", "engine_of", "peak_loop",
+    "write_plan",
+]  # fmt: skip
 
 _MILLISECONDS = 5
 """Duration of a sample."""
@@ -132,20 +137,17 @@ class WebEngine(ABC):
         times: dict[str, list[float]] = found["times"]
         return times
 
-    def measure(
-        self, problem: Problem, artifact: Artifact, target: Machine, rounds: int, peers: Sequence[str] | None = None
-    ) -> WebTimes:
-        """Return the times of a kernel and of ``peers``, by default of the libraries that are installed; all run on one
-        thread.
+    def measure(self, kernel: VerifiableKernel, rounds: int, peers: Sequence[str] | None = None) -> WebTimes:
+        """Return the times of a kernel that has code, and of ``peers``, by default of the libraries that are installed;
+        all run on one thread.
 
         UnsupportedError if arrays of JavaScript do not hold the types of the problem.
         """
         libraries = self.packages.here if peers is None else peers
-        missing = _write_plan(self.emptied(), problem, artifact, target, rounds, libraries)
+        missing = write_plan(self.emptied(), kernel, rounds, libraries)
         found = self._found()
-        return WebTimes(
-            _measurement(found["times"], problem, found["operations"]), missing | found["missing"], found["wrong"]
-        )
+        times = _measurement(found["times"], kernel.problem, found["operations"])
+        return WebTimes(times, missing | found["missing"], found["wrong"])
 
 
 class NodeEngine(WebEngine):
@@ -259,10 +261,10 @@ class _Files(SimpleHTTPRequestHandler):
         pass
 
 
-def _write_plan(
-    folder: Path, problem: Problem, artifact: Artifact, target: Machine, rounds: int, peers: Sequence[str]
-) -> dict[str, str]:  # fmt: skip
-    """Write the plan of a problem to a folder, and return the reasons why libraries are missing."""
+def write_plan(folder: Path, of: VerifiableKernel, rounds: int, peers: Sequence[str]) -> dict[str, str]:
+    """Write the plan of a kernel to a folder, and return the reasons why libraries are missing."""
+    problem, artifact, target = of.problem, of.artifact, of.target
+    assert artifact is not None
     source = next(t for t in problem.inputs if t.role == "in")
     arrays = random_arrays(problem)
     right = reference(problem, arrays, steps_type(problem))
@@ -274,10 +276,14 @@ def _write_plan(
         "probe.wasm": probe_module(target), "peak.wasm": peak_loop(target)[0],
     }  # fmt: skip
     results = []
+    error = error_of_transforms(of)
+    bounds = intervals(problem, arrays, sums_type(problem, target), False, error) if error else {}
     for n, tensor in enumerate(problem.outputs):
         expected = _in_memory(right[tensor.name], tensor.layout)
         files[f"result{n}"] = expected.tobytes()
         results.append({**_view(kernel.places[tensor.name], expected), "file": f"result{n}"})
+        if bounds:
+            results[-1]["error"] = float(bounds[tensor.name].error.max())
     plan: dict[str, Any] = {
         "module": "module.wasm", "library": "library.wasm", "memory": "memory", "stack": kernel.stack,
         "packs": kernel.packs, "steps": kernel.steps, "rounds": rounds, "milliseconds": _MILLISECONDS,

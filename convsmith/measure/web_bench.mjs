@@ -2,7 +2,7 @@
 // A host has `read`, which returns the contents of a file of a plan, `load`, which returns the exports of such a file,
 // and `library`, which loads a library by name.
 
-const ALIKE = 1e-5; // of the largest result: Winograd's transforms are not exact
+const ALIKE = 1e-5; // of the largest result: libraries, and kernels without a bound of their own, round sums
 const WARMING = 150; // milliseconds: an engine compiles again, and better, what runs often
 
 const ARRAYS = {
@@ -17,12 +17,16 @@ function elements(bytes, type) {
 }
 
 /** Returns the place of the first element that is not like the right one, in words; empty if there is none. */
-function difference(result, expected, tolerance = ALIKE) {
+function difference(result, expected, most = within(expected, ALIKE)) {
   if (result.length !== expected.length) return `${result.length} elements, not ${expected.length}`;
-  const isReal = expected instanceof Float32Array || expected instanceof Float64Array;
-  const most = isReal ? tolerance * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0) : 0;
   const at = expected.findIndex((x, n) => !(Math.abs(x - result[n]) <= most) && !(x !== x && result[n] !== result[n]));
   return at < 0 ? "" : `element ${at} is ${result[at]}, not ${expected[at]}`;
+}
+
+/** Returns the error that is a part of the largest result; 0 for integers. */
+function within(expected, part) {
+  const isReal = expected instanceof Float32Array || expected instanceof Float64Array;
+  return isReal ? part * expected.reduce((y, x) => Math.max(y, Math.abs(x)), 0) : 0;
 }
 
 /** A kernel on its memory, packed once: its calls as subjects, without copies and with them, and what is wrong. */
@@ -53,7 +57,7 @@ async function kernel(plan, read) {
   };
   const expected = await Promise.all(plan.results.map(async ({ file, type }) => elements(await read(file), type)));
   const found = copied();
-  const wrong = expected.map((array, n) => difference(found[n], array)).find((text) => text) ?? "";
+  const wrong = expected.map((array, n) => difference(found[n], array, plan.results[n].error)).find((text) => text) ?? "";
   return { wrong, subjects: { kernel: { call }, copies: { call: copied } } };
 }
 
@@ -160,7 +164,7 @@ async function measureNetwork({ network, rounds, milliseconds, warming }, { read
     const feeds = { [input]: new ort.Tensor("float32", x, shape) };
     const [found] = Object.values(results);
     const [expected] = Object.values(await session.run(feeds));
-    wrong = difference(found, expected.data, tolerance);
+    wrong = difference(found, expected.data, within(expected.data, tolerance));
     subjects["onnxruntime-web"] = { call: () => session.run(feeds), waits: true, end: () => session.release() };
   }
   const times = await alternate(subjects, rounds, milliseconds, warming);

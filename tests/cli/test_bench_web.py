@@ -15,9 +15,11 @@ from commands import run
 from emulated import skip_without_emulator
 from onnx_networks import NetworkBuilder
 
+import convsmith as cs
 from convsmith.diag.errors import ToolchainError
 from convsmith.machine.registry import target
 from convsmith.measure.onnx_peers import onnx_model
+from convsmith.measure.web import write_plan
 from convsmith.measure.web_peers import Packages
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
@@ -146,6 +148,17 @@ def test_a_wrong_kernel_is_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "reference", lambda *given: {n: x + 1 for n, x in truth(*given).items()})
     result = run("bench", LINE, *FAST)
     assert result.exit_code == 1 and "mismatch" in result.stderr and "element 0 is" in result.stderr
+
+
+def test_a_transform_is_compared_within_its_bound(tmp_path: Path) -> None:
+    """Its results are rounded more than sums are, in a 5x5 layer of 672 channels beyond 1e-5 of the largest."""
+    def bounds(line: str) -> list[float | None]:
+        write_plan(tmp_path, cs.compile(line, target="wasm32+relaxed", threads=1), 1, ())
+        return [result.get("error") for result in json.loads((tmp_path / "plan.json").read_text())["results"]]
+
+    (error,) = bounds("--stag=axb --dtag=axb mb1ic64ih8oc16oh8kh3ph1")
+    assert error is not None and 0 < error < 1
+    assert bounds("--stag=axb --dtag=axb mb1ic64ih8oc16oh8kh1ph0") == [None]
 
 
 def test_missing_packages_are_named_together(tmp_path: Path) -> None:
