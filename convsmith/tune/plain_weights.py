@@ -34,8 +34,10 @@ STREAMS = 8
 """Maximum number of rows of weights, each on pages of its own, that are read in place side by side: prefetchers follow
 so many streams.
 """
-BLOCK = 1 << 20
-"""Maximum number of bytes of a block of weights that is copied, and of the sums that its products are added to."""
+BLOCK = 4
+"""Ratio of a block of weights that is copied, and of the sums that its products are added to, to the second-level
+cache: a larger cache keeps them from one block to the next.
+"""
 MIN_GAIN, MIN_GAIN_OF_TRANSPOSED = 1.05, 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
 kernel of its own is worth compiling: that of weights whose columns are contiguous, and that of others.
@@ -98,9 +100,10 @@ def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth:
     """
     lane, tile = config.lane, config.size(config.lane)
     tiles, rows = -(-loops.extents[lane] // tile), prod(loops.extents[n] for n in loops.of("m"))
-    most = max(1, min(-(-tiles // config.threads), BLOCK // (rows * tile * model.bytes)))
+    block = BLOCK * model.target.l2.bytes
+    most = max(1, min(-(-tiles // config.threads), block // (rows * tile * model.bytes)))
     width = tile * -(-tiles // -(-tiles // most))
-    depth = max(1, min(depth, BLOCK // (width * model.bytes)))
+    depth = max(1, min(depth, block // (width * model.bytes)))
     depth = -(-loops.extents[terms] // -(-loops.extents[terms] // depth))
     parts = ((lane, width), (terms, depth))
     cache = tuple((n, size) for n, size in parts if size < loops.extents[n])

@@ -20,7 +20,7 @@ from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 import convsmith as cs
 from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.base import Machine
-from convsmith.network import compile, layout_choice
+from convsmith.network import layout_choice, weight_limits
 from convsmith.network.operators.move import Transpose
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
@@ -384,7 +384,7 @@ def test_kernels_are_chosen_for_weights_that_no_cache_keeps(monkeypatch: pytest.
         machine = machine_of(problem)
         return replace(machine, costs=replace(machine.costs, streamed=1e4))
 
-    monkeypatch.setattr(compile, "machine_of", with_slow_memory)
+    monkeypatch.setattr(weight_limits, "machine_of", with_slow_memory)
     b = NetworkBuilder()
     x = b.op("Relu", b.conv(b.op("Relu", b.conv(b.input("x", 1, 16, 14, 14), 16, 128, 1)), 128, 128, 3))
     net = check(b.model(b.op("Relu", b.conv(x, 128, 16, 1))), exact=True)
