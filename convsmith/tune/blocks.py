@@ -55,9 +55,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     panel = terms * wide * dtype(st.b.dtype).bytes
     if panel <= target.l2.bytes or prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m")) < 2:
         return config
-    unit = max(config.size(inner), dict(config.tiles_at("k_step")).get(inner, 1))
-    parts = -(-panel // target.l2.kept)
-    depth = -(-loops.extents[inner] // (parts * unit)) * unit  # rounded up, as one more part would cost more
+    depth = _depth(loops, config, inner, -(-panel // target.l2.kept))
     pixels = prod(loops.extents[n] for n in loops.of("m"))
     tiles = -(-loops.extents[config.lane] // wide)
     held = max(1, target.l2.bytes // (pixels * wide * dtype(st.acc).bytes))
@@ -81,9 +79,14 @@ def _in_blocks_of_near_rows(st: Statement, loops: Loops, config: Config, target:
     held = TouchedArray(st.a, False, target).touched(rows)[0][0]
     if held <= target.l2.bytes:
         return config
-    unit = max(config.size(channel), dict(config.tiles_at("k_step")).get(channel, 1))
-    depth = -(-loops.extents[channel] // (-(-int(held) // target.l2.kept) * unit)) * unit
+    depth = _depth(loops, config, channel, -(-int(held) // target.l2.kept))
     return config.changed(cache=(*config.tiles_at("cache"), (channel, depth)))
+
+
+def _depth(loops: Loops, config: Config, name: str, parts: int) -> int:
+    """Return the iterations of the reduction loop ``name`` in each of ``parts`` blocks, in whole steps."""
+    unit = max(config.size(name), dict(config.tiles_at("k_step")).get(name, 1))
+    return -(-loops.extents[name] // (parts * unit)) * unit  # rounded up, as one more part would cost more
 
 
 def with_blocks_of_pixels(
