@@ -159,6 +159,27 @@ def test_a_network_takes_sources_that_begin_anywhere(driver: TensorDriver) -> No
         torch.testing.assert_close(fast(x), network(x))
 
 
+class Flattened(torch.nn.Module):  # type: ignore[misc]
+    """A convolution whose result is viewed as a row by code that is no graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(4, 4, 1, bias=False)
+        self.conv.weight.data = integers(4, 4, 1, 1, last=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).view(1, -1) if x.sum() < 1e9 else x
+
+
+def test_results_are_contiguous_where_the_code_of_a_network_views_them(driver: TensorDriver) -> None:
+    """By default the images of the GPU have their channels last in memory, of which a row is no view."""
+    network, x = Flattened().eval(), integers(1, 4, 3, 3, last=False)
+    fast = ct.optimize(network, x, keep_faster=False)
+    assert fast.convsmith_report.ours == 1, fast.convsmith_report
+    with torch.inference_mode():
+        assert torch.equal(fast(x), network(x)) and driver.streams
+
+
 @pytest.mark.wide
 def test_layers_are_measured_beside_those_of_torch(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[torch.device] = []
