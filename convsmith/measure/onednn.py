@@ -160,8 +160,8 @@ def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primit
         how, hint = ([inference, algorithm], []) if conv.forward else ([algorithm], [None])
         try:
             description = library.make(
-                f"dnnl_{kind}_{direction.name}_primitive_desc_create", library.engine, *how, *forms, *sizes_of(conv),
-                *hint, _attributes(library, conv),
+                "primitive_desc", f"dnnl_{kind}_{direction.name}_primitive_desc_create", library.engine, *how, *forms,
+                *sizes_of(conv), *hint, _attributes(library, conv),
             )  # fmt: skip
         except ToolchainError:
             continue
@@ -170,9 +170,9 @@ def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primit
 
 def _implementations(library: OnednnLibrary, description: Handle) -> Iterator[_Primitive]:
     """Yield the implementations of a description, from fast to slow."""
-    yield _Primitive(library.make("dnnl_primitive_create", description), description)
+    yield _Primitive(library.make("primitive", "dnnl_primitive_create", description), description)
     while not library.next(description):
-        yield _Primitive(library.make("dnnl_primitive_create", description), description)
+        yield _Primitive(library.make("primitive", "dnnl_primitive_create", description), description)
 
 
 def _is_channels_last(layout: Layout) -> bool:
@@ -286,7 +286,7 @@ def _callers_strides(conv: Conv) -> tuple[tuple[int, ...] | None, ...]:
 
 def _attributes(library: OnednnLibrary, conv: Conv) -> Handle:
     """Return the attributes of a convolution: scales, zero points, the sum with the old result, and clipping."""
-    attributes = library.make("dnnl_primitive_attr_create")
+    attributes = library.make("primitive_attr", "dnnl_primitive_attr_create")
     for kind, quantities in (("scales", conv.scales), ("zero_points", conv.zero_points)):
         for quantity in quantities:
             if quantity.policy not in ("common", "per_oc"):
@@ -295,7 +295,7 @@ def _attributes(library: OnednnLibrary, conv: Conv) -> Handle:
             mask = channels if quantity.policy == "per_oc" else 0
             library.check(f"dnnl_primitive_attr_set_{kind}_mask", attributes, _NUMBERS[quantity.argument], mask)
     adds, clips = residual_and_clipping(conv, tuple(STEPS))
-    steps = library.make("dnnl_post_ops_create")
+    steps = library.make("post_ops", "dnnl_post_ops_create")
     if adds:
         library.check("dnnl_post_ops_append_sum", steps, ctypes.c_float(1), 0, TYPES[conv.dst_type])
     for op in clips:

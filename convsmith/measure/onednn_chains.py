@@ -135,7 +135,7 @@ def _sequence(library: OnednnLibrary, units: Sequence[_StagesOfPrimitive], sourc
         weights = library.plain(weights_shape(conv), None, wei)
         bias = library.plain((conv.oc,), (1,), "f32") if conv.bias else None
         description = library.make(
-            "dnnl_convolution_forward_primitive_desc_create", library.engine, *INFERENCE,
+            "primitive_desc", "dnnl_convolution_forward_primitive_desc_create", library.engine, *INFERENCE,
             read or form(conv.src_shape, src), weights, bias, form(conv.dst_shape, conv.dst_type), *sizes_of(conv),
             _attributes_of_unit(library, unit, first),
         )  # fmt: skip
@@ -150,7 +150,7 @@ def _sequence(library: OnednnLibrary, units: Sequence[_StagesOfPrimitive], sourc
         value = arguments[DST] = library.memory(read)
         packed = packed_arguments(arguments)
         kept.append(arguments)
-        calls.append((library.make("dnnl_primitive_create", description), len(packed), packed))
+        calls.append((library.make("primitive", "dnnl_primitive_create", description), len(packed), packed))
     execute, stream = library.execute, library.stream
 
     def call(kept: object = kept) -> None:
@@ -185,7 +185,7 @@ def _post_ops(unit: _StagesOfPrimitive) -> int:
 
 def _attributes_of_unit(library: OnednnLibrary, unit: _StagesOfPrimitive, source: Handle | None) -> Handle:
     """Return the attributes of a primitive with its post-ops; `source` describes the chain's source."""
-    steps = library.make("dnnl_post_ops_create")
+    steps = library.make("post_ops", "dnnl_post_ops_create")
 
     def append(name: str, *arguments: object) -> None:
         library.check(f"dnnl_post_ops_append_{name}", steps, *arguments)
@@ -203,7 +203,7 @@ def _attributes_of_unit(library: OnednnLibrary, unit: _StagesOfPrimitive, source
         clip(unit.depthwise)
     if unit.result.adds_source:
         append("binary", _ADD, source)
-    attributes = library.make("dnnl_primitive_attr_create")
+    attributes = library.make("primitive_attr", "dnnl_primitive_attr_create")
     library.check("dnnl_primitive_attr_set_post_ops", attributes, steps)
     return attributes
 

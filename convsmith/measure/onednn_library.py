@@ -6,6 +6,7 @@ The library is a file of the package `onednn-cpu-gomp`, which has no Python modu
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -43,11 +44,12 @@ OVERRUN = 1 << 18
 zero points up to whole tiles of AMX, and writes all of them: 12 rows too many for an image of 6x6.
 """
 
-Handle = ctypes.c_void_p
+class Handle(ctypes.c_void_p):
+    """A pointer to an object of the library."""
 
 
 class _Argument(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_int), ("memory", Handle)]
+    _fields_ = [("name", ctypes.c_int), ("memory", ctypes.c_void_p)]
 
 
 @record(frozen=True)
@@ -61,18 +63,23 @@ class OnednnLibrary:
 
     def __init__(self, path: Path) -> None:
         self._functions = ctypes.CDLL(str(path))
-        self._functions.dnnl_primitive_desc_query_md.restype = Handle
+        self._functions.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self._functions.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
-        self.engine = self.make("dnnl_engine_create", _CPU, ctypes.c_size_t(0))
-        self.stream = self.make("dnnl_stream_create", self.engine, _IN_ORDER)
+        self.engine = self.make("engine", "dnnl_engine_create", _CPU, ctypes.c_size_t(0))
+        self.stream = self.make("stream", "dnnl_stream_create", self.engine, _IN_ORDER)
         self.execute = self._functions.dnnl_primitive_execute
         self.next = self._functions.dnnl_primitive_desc_next_impl
 
-    def make(self, name: str, *arguments: object) -> Handle:
-        """Call a function that returns a handle through its first argument, and return the handle."""
+    def make(self, kind: str, name: str, *arguments: object) -> Handle:
+        """Call a function that makes an object of a ``kind``, such as "primitive", and return its handle.
+
+        The object, and the memory that a primitive works in, live as long as the handle.
+        """
         handle = Handle()
         if status := getattr(self._functions, name)(ctypes.byref(handle), *arguments):
             raise ToolchainError(f"oneDNN: {name} returned {status}")
+        destroy = getattr(self._functions, f"dnnl_{kind}_destroy")
+        weakref.finalize(handle, destroy, ctypes.c_void_p(handle.value)).atexit = False
         return handle
 
     def check(self, name: str, *arguments: object) -> None:
@@ -84,9 +91,9 @@ class OnednnLibrary:
         """Return the memory descriptor of an array of `type_`; with `strides` None, the library chooses the layout."""
         dims = (ctypes.c_int64 * len(shape))(*shape)
         if strides is None:
-            return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, TYPES[type_], _ANY)
+            return self.make("memory_desc", "dnnl_memory_desc_create_with_tag", len(shape), dims, TYPES[type_], _ANY)
         steps = (ctypes.c_int64 * len(shape))(*strides)
-        return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, TYPES[type_], steps)
+        return self.make("memory_desc", "dnnl_memory_desc_create_with_strides", len(shape), dims, TYPES[type_], steps)
 
     def wanted(self, description: Handle, what: int, index: int = 0) -> Handle:
         """Return a clone of the memory descriptor that an implementation requires for the argument `what`, or for
@@ -94,8 +101,8 @@ class OnednnLibrary:
 
         The original is freed when `description` moves to its next implementation.
         """
-        answer = Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
-        return self.make("dnnl_memory_desc_clone", answer)
+        answer = ctypes.c_void_p(self._functions.dnnl_primitive_desc_query_md(description, what, index))
+        return self.make("memory_desc", "dnnl_memory_desc_clone", answer)
 
     def is_reference(self, description: Handle) -> bool:
         """Return whether an implementation is the library's reference, which takes seconds where others take
@@ -110,8 +117,8 @@ class OnednnLibrary:
         if array is None:
             size = self._functions.dnnl_memory_desc_get_size(description)
             array = aligned_empty(size + OVERRUN)[:size]
-        address = Handle(array.ctypes.data)
-        return OnednnMemory(self.make("dnnl_memory_create", description, self.engine, address), array)
+        address = ctypes.c_void_p(array.ctypes.data)
+        return OnednnMemory(self.make("memory", "dnnl_memory_create", description, self.engine, address), array)
 
     def run(self, primitive: Handle, arguments: Mapping[int, OnednnMemory]) -> None:
         """Execute a primitive once."""
@@ -135,8 +142,9 @@ class OnednnLibrary:
 
     def reordering(self, source: Handle, target: Handle) -> Handle:
         """Return the primitive that copies from one memory descriptor to another."""
-        description = self.make("dnnl_reorder_primitive_desc_create", source, self.engine, target, self.engine, None)
-        return self.make("dnnl_primitive_create", description)
+        ends = source, self.engine, target, self.engine
+        description = self.make("primitive_desc", "dnnl_reorder_primitive_desc_create", *ends, None)
+        return self.make("primitive", "dnnl_primitive_create", description)
 
     def is_same(self, one: Handle, other: Handle) -> bool:
         """Return whether two memory descriptors are equal."""
