@@ -51,7 +51,7 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
 OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels",
-    "prefetched_copies", "page_turn",
+    "fetched_blocks", "prefetched_copies", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
     "memory_wait", "memory_page", "added_ways",
     "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",

@@ -250,8 +250,10 @@ class Costs:
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
     fetched_pixels: int = 0
-    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile, and of factors of a gradient of
-    which tiles fetch the next block of pixels; 0 if no tile does.
+    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile; 0 if no tile does."""
+    fetched_blocks: int = 0
+    """Minimum bytes of a factor of a gradient of the weights of which tiles fetch the next block of pixels; 0 if no
+    tile does.
     """
     fetched_weights: int = 0
     """Minimum bytes of packed weights of which tiles of pixels fetch the next tile of channels, where caches keep them

@@ -61,6 +61,25 @@ def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tupl
     assert config.staged("fetch") and config.tiles_at("cache") == blocks
 
 
+@pytest.mark.parametrize(
+    ("line", "fetched"),
+    [
+        ("mb1ic96ih128iw256oc40oh128ow256kh1kw1ph0pw0", ("src", "diff_dst")),
+        # The gradient of the result has less than 1 MiB.
+        ("mb1ic512ih28oc256oh28kh1ph0", ("src",)),
+        ("mb1ic192ih28oc96oh28kh1ph0", ()),
+    ],
+)
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+def test_gradients_fetch_large_factors_where_forward_tiles_fetch_no_pixels(
+    level: str, line: str, fetched: tuple[str, ...]
+) -> None:
+    machine = named("intel-server").of(target(level))
+    problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
+    assert default_config(problem, machine).staged("fetch") == fetched
+    assert not machine.costs.fetched_pixels
+
+
 def test_kernels_for_any_sizes_fetch_pixels_of_which_a_call_may_have_many() -> None:
     """A row of the line fits in the second-level cache, and the rows of a call run as one."""
     machine = named("znver3").of(target("avx2"))
