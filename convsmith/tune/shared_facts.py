@@ -45,7 +45,7 @@ class SharedFacts:
         near = self.src.get(Var(st.reduce[-1])) == 1 or (unit.rows == 1 and self.terms_in_blocks())
         apart = st.constant and self.unit.dot and not near
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
-        absent = unit.rows > 1 and not is_true(st.a.mask)
+        absent = unit.rows > 1 and not st.present_by_class
         self.is_copied = (absent or apart or bool(unit.copied)) and bool(self.images)
         if apart and not self.is_copied and st.acc != "s32":
             self.unit = ProductShape.plain(st, target)
