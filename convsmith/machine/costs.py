@@ -201,6 +201,10 @@ class Costs:
     """Part of the time of a cache line from the second-level cache for which vectors of pixels wait."""
     copied_line: float = 0
     """Cycles to wait for a cache line from L3 or memory that is copied next to the tiles that read it."""
+    arriving_line: float = 0
+    """Cycles between two cache lines of pixels from L3 or memory, where each channel of the pixels lies apart."""
+    late_line: float = 0
+    """Cycles to wait in addition for such a line from memory that no load has prefetched."""
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     streamed_pixels: float = 8
@@ -249,6 +253,10 @@ class Costs:
     """
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
+    prefetched_passes: int = 1 << 30
+    """Maximum number of tiles of channels that read the same vectors of pixels and prefetch those of later pixels. Each
+    of them loads the later lines to the first-level cache again, where they evict those that the next one reads.
+    """
     fetched_pixels: int = 0
     """Minimum bytes of a source of which tiles of pixels fetch those of the next tile; 0 if no tile does."""
     fetched_blocks: int = 0
