@@ -201,6 +201,8 @@ class Costs:
     """Part of the time of a cache line from the second-level cache for which vectors of pixels wait."""
     copied_line: float = 0
     """Cycles to wait for a cache line from L3 or memory that is copied next to the tiles that read it."""
+    crossed_line: float = 0
+    """Cycles to load the second cache line of a vector of pixels that lies on two, where channels lie apart."""
     arriving_line: float = 0
     """Cycles between two cache lines of pixels from L3 or memory, where each channel of the pixels lies apart."""
     late_line: float = 0

@@ -72,11 +72,12 @@ _INTEL_SERVER = (
 )  # fmt: skip
 
 _INTEL_SERVER_BY_BITS = ((256, (
-    ("result_moves", 1), ("spill", 2.0), ("waited_near", 0.4), ("arriving_line", 9.0), ("late_line", 30.0),
+    ("result_moves", 1), ("spill", 2.0), ("waited_near", 0.4), ("crossed_line", 0.5), ("arriving_line", 9.0),
+    ("late_line", 30.0),
 )), (512, (
     ("multiply_add", 0.72), ("broadcast", 0.9), ("latency", 5.6), ("exposed", 10.2), ("straight_call", 13.75),
     ("turn", 2.0), ("beyond", 1.5), ("exposed_near", 0.42), ("refill", 15.3), ("extend", 1.0),
-    ("waited_near", 0.2), ("arriving_line", 13.0), ("late_line", 40.0),
+    ("waited_near", 0.2), ("crossed_line", 1.0), ("arriving_line", 13.0), ("late_line", 40.0),
 )))  # fmt: skip
 
 _ZEN = (

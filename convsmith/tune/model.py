@@ -318,7 +318,7 @@ class Model(SharedFacts):
             if lines := lines_apart(self, loops, config, m):
                 loads.append(("l2", lines))
             if crossing:
-                loads.append(("l1", v * crossing))
+                loads.append(("crossed_line", v * crossing))
             evicted: Events = ()
             if not (across or windows) and (lines := self.evicted_pixels(loops, tile, m)):
                 evicted = (("clash", lines),)
