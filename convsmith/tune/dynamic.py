@@ -95,10 +95,9 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
     row = st.of("m")[-1].name
     ratios = _ratios(rows[0], configs, row)
-    near = {_ordered(rows, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
+    near = {_ahead(st, _ordered(rows, c), target): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in rows[1:]]
-    best = min(near, key=lambda c: near[c] + sum(each[c] for each in others))
-    return _ahead(st, best, target)
+    return min(near, key=lambda c: near[c] + sum(each[c] for each in others))
 
 
 def _ahead(st: Statement, config: Config, target: Machine) -> Config:

@@ -6,9 +6,12 @@ import pytest
 
 from convsmith.machine.micro_architectures import named
 from convsmith.machine.registry import target
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 from convsmith.tune.dynamic import dynamic_config
+
+ZEN3 = named("znver3").of(next(level for level in LEVELS if level.name == "avx2"))
 
 
 @pytest.mark.parametrize(
@@ -25,8 +28,7 @@ from convsmith.tune.dynamic import dynamic_config
     ],
 )
 def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> None:
-    machine = named("znver3").of(target("avx2"))
-    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), machine)
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), ZEN3)
     assert config.staged("fetch") == (("src",) if fetches else ())
 
 
@@ -40,8 +42,7 @@ def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> No
     ],
 )
 def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line: str, streams: bool) -> None:
-    machine = named("znver3").of(target("avx2"))
-    config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), machine)
+    config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), ZEN3)
     assert config.staged("stream") == (("src",) if streams else ())
 
 
@@ -55,9 +56,8 @@ def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line
     ],
 )
 def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tuple[tuple[str, int], ...]) -> None:
-    machine = named("znver3").of(target("avx2"))
     problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
-    config = default_config(problem, machine)
+    config = default_config(problem, ZEN3)
     assert config.staged("fetch") and config.tiles_at("cache") == blocks
 
 
@@ -82,6 +82,5 @@ def test_gradients_fetch_large_factors_where_forward_tiles_fetch_no_pixels(
 
 def test_kernels_for_any_sizes_fetch_pixels_of_which_a_call_may_have_many() -> None:
     """A row of the line fits in the second-level cache, and the rows of a call run as one."""
-    machine = named("znver3").of(target("avx2"))
     problem = parse_problem("--stag=axb --dtag=axb mb32ic736ih13oc128oh13kh1ph0").canonical()
-    assert dynamic_config(problem, machine).staged("fetch") == ("src",)
+    assert dynamic_config(problem, ZEN3).staged("fetch") == ("src",)
