@@ -149,7 +149,8 @@ class FunctionEmitter(ValueEmitter):
         assert self.facts.fragments is not None
         if self.configurations is None:  # otherwise, configuring the registers declares all of their intrinsics
             self.declared |= dict.fromkeys(self.facts.fragments.declare)
-        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self)
+        shapes = self.configurations.shapes[s.body] if self.configurations is not None else None
+        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self, shapes)
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]

@@ -126,6 +126,8 @@ class Costs:
     """Cycles to load one lane of a vector whose elements are apart in memory."""
     part_load: float = 0
     """Cycles to load terms of which a pixel lacks some, in addition to a broadcast."""
+    result_step: float = 0
+    """Cycles of an operation of the epilogue on a vector of results; 0 where products on vectors hide them."""
     crossing: float = 1.15
     """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
     arriving: float = 2

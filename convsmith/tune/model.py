@@ -358,6 +358,8 @@ class Model(SharedFacts):
             held = m * v
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
             finish += self.sums(held) if along_k else self.written(lane, tile, m, held)
+            if self.operations > 1:
+                finish.append(("result_step", held * (self.operations - 1)))
             if turns or (in_pages and self.transposed(lane, tile, m)):
                 finish.append(("page_turn", held))
             if lane == self.batch:
