@@ -51,11 +51,12 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
 OFF = (
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fetched_pixels",
-    "prefetched_copies", "page_turn",
+    "fetched_blocks", "prefetched_copies", "page_turn",
     "extend", "copied_line", "interrupted", "far_run", "fragment_row", "memory_line", "memory_part", "memory_run",
     "memory_wait", "memory_page", "added_ways",
     "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",
-    "pack_channels", "columns", "interleaved", "waited_near", "widen",
+    "pack_channels", "columns", "interleaved", "waited_near", "widen", "arriving_line", "late_line", "crossed_line",
+    "result_step",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist, or that it has the price of another cost."""
 CYCLES = {
@@ -66,7 +67,8 @@ CYCLES = {
     "interleave": (0.5, 1.0, 2.0), "memory_weight": (0.04, 0.08, 0.16),
     "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6), "broadcast_pair": (0.5, 0.75, 1.0),
     "pack_channels": (0.15, 0.25, 0.5), "columns": (0.5, 1.0, 2.0), "interleaved": (1.0, 1.5, 2.0),
-    "waited_near": (0.5, 1.0, 1.5), "widen": (0.15, 0.25, 0.5),
+    "waited_near": (0.2, 0.5, 1.0, 1.5), "widen": (0.15, 0.25, 0.5), "arriving_line": (4.0, 8.0, 16.0),
+    "late_line": (10.0, 20.0, 40.0), "crossed_line": (0.5, 1.0, 2.0), "result_step": (0.1, 0.25, 0.4),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

@@ -60,7 +60,7 @@ class CastEmitter(ScalarEmitter):
     def __init__(self, bits: int, half: Half) -> None:
         super().__init__(bits)
         self.half = half
-        self.word_rounding: tuple[int, str] | None = None
+        self.word_rounding: WordConversion | None = None
         self.word_conversions: tuple[WordConversion, ...] = ()
         self.narrowing: Narrowing | None = None
         self.narrowed_words: dict[str, str] = {}
@@ -186,7 +186,7 @@ class CastEmitter(ScalarEmitter):
             converted = self.convert("fptosi", inside, a, b, lanes)
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
         if self.rounds_words(a, lanes):
-            return self.narrowed(self.rounded_word(self._bounded(x, a, b, lanes, bounds), lanes), b, lanes)
+            return self.narrowed(self.rounded_word(self._bounded(x, a, b, lanes, bounds)), b, lanes)
         bits = self.bits_of_rounded(self.saturated(x, a, b, lanes, bounds), a, lanes)
         if a is F32 and self._narrows(b, lanes):
             word = self.operation("sub", S32, lanes, bits, self.const(S32, _ROUNDED_ZERO, lanes))
@@ -197,12 +197,7 @@ class CastEmitter(ScalarEmitter):
         """Return f32 as s32, rounded and saturated, by the target's intrinsics; empty if it has none for the lanes."""
         forms = {} if self.scalable else {form.lanes: form for form in self.word_conversions}
         if lanes in forms:
-            form, ty = forms[lanes], self.type(F32, lanes)
-            types = [*(kind for kind, _ in form.given), ty]
-            given = ", ".join((*(f"{kind} {number}" for kind, number in form.given), f"{ty} {x}"))
-            self.declared[f"declare {form.result} @{form.intrinsic}({', '.join(types)})"] = None
-            bits = self.put(f"call {form.result} @{form.intrinsic}({given})")
-            return self.put(f"bitcast {form.result} {bits} to {self.type(S32, lanes)}")
+            return self._converted_word(x, forms[lanes])
         if not lanes or {*forms} != {0}:
             return ""
         words = "poison"
@@ -211,24 +206,42 @@ class CastEmitter(ScalarEmitter):
             words = self.put(f"insertelement {self.type(S32, lanes)} {words}, i32 {one}, i64 {lane}")
         return words
 
+    def _converted_word(self, x: str, form: WordConversion) -> str:
+        """Return f32 as s32, by an intrinsic."""
+        given = (*form.given, (self.type(F32, form.lanes), x), *form.after)
+        types, numbers = (", ".join(texts) for texts in zip(*((kind, f"{kind} {number}") for kind, number in given)))
+        self.declared[f"declare {form.result} @{form.intrinsic}({types})"] = None
+        bits, word = self.put(f"call {form.result} @{form.intrinsic}({numbers})"), self.type(S32, form.lanes)
+        return bits if form.result == word else self.put(f"bitcast {form.result} {bits} to {word}")
+
     def _clamped_word(self, word: str, b: DType, lanes: int) -> str:
         """Return s32 saturated to the integers ``b``, which have fewer bits."""
-        if bytes_ := self._narrowed_bytes(word, b, lanes):
-            return bytes_
+        return self._narrowed_bytes(word, b, lanes) or self._truncated_word(word, b, lanes)
+
+    def _truncated_word(self, word: str, b: DType, lanes: int) -> str:
+        """Return s32 saturated to the integers ``b`` by two limits."""
         for name, limit in zip(("smax", "smin"), b.limits):
             word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))
         return self.convert("trunc", word, S32, b, lanes)
 
-    def _narrows(self, b: DType, lanes: int) -> bool:
-        """Return whether the target has intrinsics that saturate ``lanes`` of s32 to the bytes ``b``."""
+    def _narrows(self, b: DType, lanes: int, joined: bool = False) -> bool:
+        """Return whether the target's intrinsics saturate ``lanes`` of s32 to the bytes ``b``, which may be ``joined``
+        to those of other registers.
+        """
         form = self.narrowing
-        return form is not None and lanes == form.lanes and not self.scalable and b.name in dict(form.bytes)
+        if form is None or lanes != form.lanes or self.scalable or b.name not in dict(form.bytes):
+            return False
+        return joined or not form.joins
 
-    def _narrowed_bytes(self, word: str, b: DType, lanes: int) -> str:
-        """Return s32 saturated to the bytes ``b``, by the target's intrinsics; empty if it has none for the lanes."""
-        if not self._narrows(b, lanes):
+    def _narrowed_bytes(self, word: str, b: DType, lanes: int, joined: bool = False) -> str:
+        """Return s32 saturated to the bytes ``b``, by the target's intrinsics; empty if it has none for the lanes.
+
+        LLVM narrows one register whose parts the intrinsics would keep apart.
+        """
+        if not self._narrows(b, lanes, joined):
             return ""
-        found = self.joined_bytes([word], b)
+        is_whole = self.narrowing is not None and self.narrowing.parts == 1
+        found = self.joined_bytes([word], b) if is_whole else self._truncated_word(word, b, lanes)
         self.narrowed_words[found] = word
         return found
 
@@ -242,35 +255,53 @@ class CastEmitter(ScalarEmitter):
             self.declared[f"declare {made} @{name}({given}, {given})"] = None
             pairs = zip(words[::2], words[1::2]) if len(words) > 1 else [(words[0], words[0])]
             words = [self.put(f"call {made} @{name}({given} {x}, {given} {y})") for x, y in pairs]
-        if lanes == form.lanes * 4:
+        # In each part of the result, a quarter of it has the numbers of one register.
+        size, parts = form.lanes // form.parts, range(form.parts)
+        quarters = [(part * 4 + n) * size for n in range(lanes // form.lanes) for part in parts]
+        order = [first + k for first in quarters for k in range(size)]
+        if order == [*range(form.lanes * 4)]:
             return words[0]
-        first = ", ".join(f"i32 {n}" for n in range(lanes))
-        return self.put(f"shufflevector {made} {words[0]}, {made} poison, <{lanes} x i32> <{first}>")
+        places = ", ".join(f"i32 {n}" for n in order)
+        return self.put(f"shufflevector {made} {words[0]}, {made} poison, <{lanes} x i32> <{places}>")
 
     def rounds_words(self, t: DType, lanes: int) -> bool:
         """Return whether an instruction rounds vectors of ``t`` to s32."""
-        return self.word_rounding is not None and t is F32 and lanes == self.word_rounding[0] and not self.scalable
+        return self.word_rounding is not None and t is F32 and lanes == self.word_rounding.lanes and not self.scalable
 
     def _bounded(self, x: str, t: DType, b: DType, lanes: int, bounds: Bounds | None) -> str:
-        """Return a float within one limit of the integers ``b``; NaN becomes 0, for unsigned types by the lower limit.
+        """Return a float within one limit of the integers ``b``, beyond which s32 would be saturated to another number.
 
-        Beyond s32, floats are rounded to the least word. Within the lower limit of unsigned types, and the upper one of
-        signed types, that word stands for the numbers beyond the other limit.
+        Floats beyond s32 are rounded to the least word, and so is NaN, which becomes 0 here for signed types. Within
+        the upper limit, that word stands for the numbers beyond the lower limit; words that count as large ones stand
+        for those beyond the upper limit.
         """
         low, high = b.limits
         if bounds is None and low:
             x = self._numbers(x, t, lanes)
-        return self._clamp(x, t, lanes, -inf if low else low, high if low else inf, bounds)
+        if self.wraps_words(b, lanes):
+            return self._clamp(x, t, lanes, low, inf, bounds)
+        return x if bounds is not None and bounds[1] <= high else self.below(x, self.const(t, high, lanes), lanes)
 
-    def rounded_word(self, x: str, lanes: int) -> str:
+    def below(self, x: str, limit: str, lanes: int) -> str:
+        """Return vectors of f32 within an upper limit; NaN stays NaN."""
+        ty = self.type(F32, lanes)
+        return self.choose(self.put(f"fcmp ogt {ty} {x}, {limit}"), F32, lanes, limit, x)
+
+    def wraps_words(self, b: DType, lanes: int, joined: bool = False) -> bool:
+        """Return whether `narrowed` takes negative words for large ones."""
+        return not b.limits[0] and not self._narrows(b, lanes, joined)
+
+    def rounded_word(self, x: str) -> str:
         """Return a vector of f32 rounded to nearest even as s32; NaN and numbers beyond become the least s32."""
         assert self.word_rounding is not None
-        name, word, ty = self.word_rounding[1], self.type(S32, lanes), self.type(F32, lanes)
-        self.declared[f"declare {word} @{name}({ty}, {word}, i{lanes}, i32)"] = None
-        return self.put(f"call {word} @{name}({ty} {x}, {word} zeroinitializer, i{lanes} -1, i32 4)")
+        return self._converted_word(x, self.word_rounding)
 
-    def narrowed(self, word: str, b: DType, lanes: int) -> str:
-        """Return s32 saturated to the integers ``b``; for unsigned ones, negative words count as large."""
+    def narrowed(self, word: str, b: DType, lanes: int, joined: bool = False) -> str:
+        """Return rounded words saturated to the integers ``b``; for unsigned ones, negative words count as large unless
+        the target has intrinsics for that.
+        """
+        if bytes_ := self._narrowed_bytes(word, b, lanes, joined):
+            return bytes_
         low, high = b.limits
         for name, limit in (("smax", low), ("smin", high)) if low else (("umin", high),):
             word = self.intrinsic(name, S32, lanes, word, self.const(S32, limit, lanes))

@@ -24,16 +24,15 @@ class Facts:
     the kernel that is emitted. Functions that run a part of an entry also have the ``part_attributes``, outlined
     functions the ``called_attributes``. With ``has_masked_stores``, lanes a small step apart are stored as masked
     vectors. With ``has_fused_steps``, quotients that are rounded to bytes are computed by products and sums that round
-    once; ``word_rounding`` has the lanes and the intrinsic that rounds f32 to s32, ``word_conversions`` those that
-    saturate too, and ``narrowing`` those that saturate s32 to bytes. Elements of fewer than ``masked_bytes`` have
-    no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
-    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
-    predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is
-    repeated. Larger and smaller numbers of registers of 128 bits are found by intrinsics whose names begin with
-    ``extremes``, if there are any. With ``loads_words``, vectors of bytes are loaded as words, with
-    ``loads_predicated`` leading lanes under predicates. With ``loads_constants``, registers of 128 bits of one
-    number are loads; zeros only behind loops of sums, and in loops that store results. An intrinsic named
-    ``relaxed_fma`` multiplies such registers and adds, unless it computes a rounding error. With
+    once; ``word_rounding`` rounds f32 to s32, ``word_conversions`` saturate too, and ``narrowing`` those that saturate
+    s32 to bytes. Elements of fewer than ``masked_bytes`` have no masked loads, and none has if that is 0. With
+    ``has_unsigned_offsets``, adding a constant to an address does not wrap around. With ``has_vector_lengths``,
+    scalable vectors end after a number of lanes, where they have predicates otherwise. With ``reads_scalars``, an
+    element that all lanes share is converted before it is repeated. Larger and smaller numbers of registers of 128 bits
+    are found by intrinsics whose names begin with ``extremes``, if there are any. With ``loads_words``, vectors of
+    bytes are loaded as words, with ``loads_predicated`` leading lanes under predicates. With ``loads_constants``,
+    registers of 128 bits of one number are loads; zeros only behind loops of sums, and in loops that store results. An
+    intrinsic named ``relaxed_fma`` multiplies such registers and adds, unless it computes a rounding error. With
     ``prefetches_by_loads``, a byte of a line that is prefetched is loaded.
     """
 
@@ -57,7 +56,7 @@ class Facts:
     called_attributes: tuple[str, ...] = ()
     has_masked_stores: bool = False
     has_fused_steps: bool = False
-    word_rounding: tuple[int, str] | None = None
+    word_rounding: WordConversion | None = None
     word_conversions: tuple[WordConversion, ...] = ()
     narrowing: Narrowing | None = None
     masked_bytes: int = 1

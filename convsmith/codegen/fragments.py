@@ -6,8 +6,9 @@ of equal shape; the least recently used one is reused first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import cycle
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from math import prod
 from typing import Protocol
 
@@ -48,29 +49,32 @@ class FragmentEmitter(Protocol):
 
 class Assignment:
     """The register of each fragment during the lifetime of a fragment buffer; ``shapes`` are the shapes of all
-    registers.
+    registers, by default those that leave most of them to operands.
     """
 
-    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
-        self.number: dict[Place, int] = {}
-        shapes: list[Shape] = []
-        operands: dict[Shape, None] = {}
+    def __init__(
+        self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, shapes: Shapes | None = None
+    ) -> None:  # fmt: skip
+        sums: dict[Place, Shape] = {}
+        operands: dict[Shape, int] = {}  # and the number of them that an instruction reads
         for s in statements_of(body):
             if isinstance(s, Invoke) and s.dst.buffer.scope == "fragment":
                 row = rows[s.instruction]
                 read = [_shape(a, x) for a, x in zip(s.args, row.operands[1:])]
-                operands |= dict.fromkeys(x for x, operand in zip(read, row.operands[1:]) if operand.file == file.name)
-                if _place(s.dst) not in self.number:
-                    self.number[_place(s.dst)] = len(shapes)
-                    shapes.append((read[0][0], _columns(row.result) * s.dst.buffer.dtype.bytes))
-        spare = file.count - len(shapes)
+                factors = Counter(x for x, operand in zip(read, row.operands[1:]) if operand.file == file.name)
+                operands |= {x: max(n, operands.get(x, 0)) for x, n in factors.items()}
+                sums.setdefault(_place(s.dst), (read[0][0], _columns(row.result) * s.dst.buffer.dtype.bytes))
+        spare = file.count - len(sums)
         if spare < len(operands):
-            raise InternalError(f"{len(shapes)} fragments of sums leave {spare} registers for {len(operands)} shapes")
-        self.pools: dict[Shape, list[int]] = {shape: [] for shape in operands}
-        for _, shape in zip(range(spare), cycle(operands)):
-            self.pools[shape].append(len(shapes))
-            shapes.append(shape)
-        self.shapes = tuple(shapes)
+            raise InternalError(f"{len(sums)} fragments of sums leave {spare} registers for {len(operands)} shapes")
+        self.shapes = shapes or (*sums.values(), *islice(cycle(operands), spare))
+        free: dict[Shape, list[int]] = {}
+        for number, shape in enumerate(self.shapes):
+            free.setdefault(shape, []).append(number)
+        self.number = {place: free[shape].pop(0) for place, shape in sums.items() if free.get(shape)}
+        self.pools = {shape: free.get(shape, []) for shape in operands}
+        self.is_whole = len(self.number) == len(sums) and all(len(self.pools[x]) >= n for x, n in operands.items())
+        """Whether the registers suffice."""
 
 
 class Configurations:
@@ -82,6 +86,10 @@ class Configurations:
 
     def __init__(self, kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
         self.rows, self.file = rows, file
+        bodies = (kernel.body, *(f.body for f in kernel.functions))
+        living = [x for body in bodies for x in statements_of(body) if isinstance(x, Alloc) and _lives(x)]
+        self.shapes = self._shared([x.body for x in living])
+        """The configuration of the statements during the lifetime of each fragment buffer."""
         self._needed: dict[Stmt, frozenset[Shapes]] = {}
         self.left_to_callers: dict[str, frozenset[Shapes]] = {}
         for f in kernel.functions:
@@ -109,11 +117,20 @@ class Configurations:
             configurations: set[Shapes] = set()
             for x in statements_of(s):
                 if isinstance(x, Alloc) and _lives(x):
-                    configurations.add(Assignment(x.body, self.rows, self.file).shapes)
+                    configurations.add(self.shapes[x.body])
                 elif isinstance(x, Call):
                     configurations |= self.left_to_callers[x.function]
             self._needed[s] = frozenset(configurations)
         return self._needed[s]
+
+    def _shared(self, bodies: Sequence[Stmt]) -> dict[Stmt, Shapes]:
+        """Return a configuration for each of ``bodies``: among those of all, the one that serves most."""
+        own = {body: Assignment(body, self.rows, self.file).shapes for body in bodies}
+        kinds = dict.fromkeys(own.values())
+        served = {
+            shapes: [x for x in own if Assignment(x, self.rows, self.file, shapes).is_whole] for shapes in kinds
+        } if len(kinds) > 1 else {shapes: [*own] for shapes in kinds}  # fmt: skip
+        return {x: max((s for s in kinds if x in served[s]), key=lambda s: len(served[s])) for x in own}
 
     def begin(self, shapes: Shapes) -> tuple[str, str]:
         """Return the line that configures the registers, and the line that defines the constant it loads."""
@@ -124,15 +141,16 @@ class Configurations:
 class Fragments:
     """The registers during the lifetime of a fragment buffer.
 
-    ``streamed`` are the names of streamed buffers, ``emitter`` emits the enclosing function.
+    ``streamed`` are the names of streamed buffers, ``emitter`` emits the enclosing function, and ``shapes`` are the
+    shapes of the registers, if they are configured.
     """
 
     def __init__(
         self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: Mapping[str, int],
-        emitter: FragmentEmitter,
+        emitter: FragmentEmitter, shapes: Shapes | None,
     ) -> None:  # fmt: skip
         self.rows, self.file, self.streamed, self.emitter = rows, file, streamed, emitter
-        assigned = Assignment(body, rows, file)
+        assigned = Assignment(body, rows, file, shapes)
         self.number, self.pools = assigned.number, assigned.pools
         self.read: dict[int, Load] = {}
         self.is_awake = False

@@ -39,7 +39,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
 )
-from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
+from convsmith.ir.value import Cast, Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
 from convsmith.ir.walk import accesses_of, bound_in, statements_of, variables_of
 
 
@@ -124,7 +124,8 @@ class FunctionEmitter(ValueEmitter):
                 ahead = n + len(stores)
             if n < joined:
                 continue
-            if self.narrowing is not None and len(stores := self.joined_from(s.stmts, n)) > 1:
+            is_cast = self.narrowing is not None and type(x) is Store and type(x.value) is Cast
+            if is_cast and len(stores := self.joined_from(s.stmts, n)) > 1:
                 self.forget()
                 self.store_joined(stores)
                 joined = n + len(stores)
@@ -148,7 +149,8 @@ class FunctionEmitter(ValueEmitter):
         assert self.facts.fragments is not None
         if self.configurations is None:  # otherwise, configuring the registers declares all of their intrinsics
             self.declared |= dict.fromkeys(self.facts.fragments.declare)
-        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self)
+        shapes = self.configurations.shapes[s.body] if self.configurations is not None else None
+        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self, shapes)
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]

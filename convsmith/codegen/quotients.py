@@ -36,11 +36,14 @@ PLACES = (1 << 23) - 1
 
 
 class Quotient(NamedTuple):
-    """The parts of ``x / s + added``: lanes, and numbers."""
+    """The parts of ``x / s + added``: lanes, and numbers; and whether its bytes are ``joined`` to those of other
+    registers.
+    """
 
     x: Value
     s: Value
     added: Value | None
+    joined: bool = False
 
     @property
     def numbers(self) -> tuple[Value, ...]:
@@ -105,17 +108,17 @@ def rounded_quotients(emit: ValueEmitter, quotients: Sequence[Quotient], t: DTyp
     words = emit.rounds_words(F32, lanes)
     emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
     emit.start(near)
-    inside = [_clamped(emit, x, n, lanes, words) for x in numerators]
+    inside = [_clamped(emit, x, n, t, lanes, words, v.joined) for x, v in zip(numerators, quotients, strict=True)]
     emit.lines.append(f"  br i1 {n.is_power}, label %{power}, label %{other}")
     emit.start(power)
-    products = [emit.put(f"fmul {ty} {x}, {n.reciprocal}") for x in inside]
+    exact = [_fused(emit, x, n, lanes) for x in inside]
     emit.lines.append(f"  br label %{join}")
     emit.start(other)
-    exact = [exact_quotient(emit, x, n.s, n.reciprocal, lanes) for x in inside]
+    found = [_plus(emit, exact_quotient(emit, x, n.s, n.reciprocal, lanes), n, ty) for x in inside]
     emit.lines.append(f"  br label %{join}")
     emit.start(join)
-    found = [_joined(emit, ty, ((a, power), (b, other))) for a, b in zip(products, exact, strict=True)]
-    whole = [_whole(emit, _plus(emit, x, n, ty), lanes) for x in found]
+    both = [_joined(emit, ty, ((a, power), (b, other))) for a, b in zip(exact, found, strict=True)]
+    whole = [_whole(emit, x, lanes) for x in both]
     emit.lines.append(f"  br label %{end}")
     emit.start(far)
     divided = [_plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty) for x in numerators]
@@ -124,19 +127,21 @@ def rounded_quotients(emit: ValueEmitter, quotients: Sequence[Quotient], t: DTyp
     emit.start(end)
     bits = [_joined(emit, word, ((a, join), (b, far))) for a, b in zip(whole, saturated, strict=True)]
     if words:
-        return [emit.narrowed(x, t, lanes) for x in bits]
+        return [emit.narrowed(x, t, lanes, v.joined) for x, v in zip(bits, quotients, strict=True)]
     return [emit.put(f"trunc {word} {x} to {emit.type(t, lanes)}") for x in bits]
 
 
-def _clamped(emit: ValueEmitter, x: str, n: _Numbers, lanes: int, words: bool) -> str:
-    """Return a numerator between those whose quotients are the limits of the type; above the least one if it becomes
-    ``words``.
+def _clamped(emit: ValueEmitter, x: str, n: _Numbers, t: DType, lanes: int, words: bool, joined: bool) -> str:
+    """Return a numerator between those whose quotients are the limits of the type ``t``; if it becomes ``words``, only
+    within the limit beyond which the word would be saturated to another number.
     """
     ty = emit.type(F32, lanes)
     if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
         x = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
+    if words and not emit.wraps_words(t, lanes, joined):
+        return emit.below(x, n.greatest, lanes)
     clamps = (("ogt", n.least), ("olt", n.greatest))
-    for how, limit in clamps[bool(n.zero) :][:1] if words else clamps:
+    for how, limit in clamps[:1] if words else clamps:
         x = emit.choose(emit.put(f"fcmp {how} {ty} {x}, {limit}"), F32, lanes, x, limit)
     return x
 
@@ -148,7 +153,7 @@ def _joined(emit: ValueEmitter, ty: str, arms: Sequence[tuple[str, str]]) -> str
 
 def _whole(emit: ValueEmitter, x: str, lanes: int) -> str:
     """Return floats rounded to words, or to bits whose lower half is the number."""
-    return emit.rounded_word(x, lanes) if emit.rounds_words(F32, lanes) else emit.bits_of_rounded(x, F32, lanes)
+    return emit.rounded_word(x) if emit.rounds_words(F32, lanes) else emit.bits_of_rounded(x, F32, lanes)
 
 
 def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: int) -> str:
@@ -161,6 +166,13 @@ def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: i
 
 NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
 """LLVM's note on a branch to its first label."""
+
+
+def _fused(emit: ValueEmitter, x: str, n: _Numbers, lanes: int) -> str:
+    """Return the quotient by a power of two, and what is added. The product is exact, so it need not be rounded."""
+    if n.added:
+        return emit.intrinsic("fma", F32, lanes, x, n.reciprocal, n.added)
+    return emit.put(f"fmul {emit.type(F32, lanes)} {x}, {n.reciprocal}")
 
 
 def _plus(emit: ValueEmitter, x: str, n: _Numbers, ty: str) -> str:

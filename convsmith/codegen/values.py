@@ -206,12 +206,17 @@ class ValueEmitter(AccessEmitter):
         """Compute the quotients that adjacent ``stores`` write, by the same number, in the same branches."""
         lanes = stores[0].lanes.count if stores[0].lanes else 0
         quotients = [x for s in stores if (x := quotient_of(s.value, self.written)) is not None]
+        first = 0
+        while first < len(stores):
+            count = len(self.joined_from(stores, first))
+            quotients[first : first + count] = [x._replace(joined=True) for x in quotients[first : first + count]]
+            first += max(1, count)
         found = self.quotients.rounded(self, quotients, dtype_of(stores[0].value), lanes)
         self.divided = {(s.value, lanes): x for s, x in zip(stores, found, strict=True)}
 
     def quotients_from(self, statements: Sequence[Stmt], first: int) -> list[Store]:
         """Return the ``statements`` from the ``first`` on that store quotients by the same number with as many lanes,
-        at most `TOGETHER`; no numerator is read where one of them stores.
+        at most `TOGETHER`, with all that become one store; no numerator is read where one of them stores.
         """
         found: list[Store] = []
         numbers: object = None
@@ -227,7 +232,13 @@ class ValueEmitter(AccessEmitter):
                 break
             numbers = key
             found.append(s)
-        return found
+        whole = 0
+        while whole < len(found):
+            joined = max(1, len(self.joined_from(statements, first + whole)))
+            if whole and whole + joined > len(found):
+                break
+            whole += joined
+        return found[:whole]
 
     def joined_from(self, statements: Sequence[Stmt], first: int) -> list[Store]:
         """Return the ``statements`` from the ``first`` on that become one store of bytes; empty if there are none."""

@@ -236,10 +236,13 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
                     others = dict(terms)
                     del others[atom], others[upper]
                     return add(make_sum(const, others), c, atom.num)
-                if k == c * atom.den and type(upper) is Mod and (whole, 1) in upper.num.terms:
+                if k == c * atom.den and type(upper) is Mod:
+                    below = _quotient_in(upper.num, whole, atom)
+                    if below is None:
+                        continue
                     others = dict(terms)
                     del others[atom], others[upper]
-                    above = add(upper.num, -1, whole)
+                    above = add(upper.num, -1, below)
                     both = mod(add(atom.num, atom.den, above), atom.den * upper.den)
                     return add(make_sum(const, others), c, both)
     terms.sort(key=_order)
@@ -250,6 +253,14 @@ def _is_quotient(e: FloorDiv, rest: Mod) -> bool:
     """Return whether ``e`` is the quotient of ``rest``, divided in two steps."""
     parts, left = divmod(rest.den, e.den)
     return not left and floordiv(rest.num, parts) is e.num
+
+
+def _quotient_in(e: Index, whole: Index, rest: Mod) -> Index | None:
+    """Return the term of ``e`` that is ``whole``, the quotient of ``rest``, or that quotient in two steps."""
+    for atom, c in e.terms:
+        if c == 1 and (atom is whole or (type(atom) is FloorDiv and _is_quotient(atom, rest))):
+            return atom
+    return None
 
 
 def from_sorted(const: int, terms: tuple[Term, ...]) -> Index:

@@ -362,30 +362,34 @@ class HeadLoad:
 
 @record(frozen=True)
 class WordConversion:
-    """An intrinsic of LLVM that converts `lanes` of f32 (0: a scalar) to s32 as the IR does: it rounds to nearest even
-    and saturates, and NaN becomes 0.
+    """An intrinsic of LLVM that converts `lanes` of f32 (0: a scalar) to s32, rounded to nearest even.
 
-    `intrinsic` is its name, `result` the type whose bits are the words, and `given` are types and values of the
-    arguments before the floats.
+    `intrinsic` is its name, `result` the type whose bits are the words; `given` and `after` are types and values of the
+    arguments before and behind the floats.
     """
 
     lanes: int
     intrinsic: str
     result: str
     given: tuple[tuple[str, str], ...] = ()
+    after: tuple[tuple[str, str], ...] = ()
 
 
 @record(frozen=True)
 class Narrowing:
     """Intrinsics of LLVM that saturate a register of ``lanes`` of s32 to s16, and s16 to bytes.
 
-    Each takes two registers, whose numbers follow each other in the result. ``words`` is the intrinsic that gives s16,
-    ``bytes`` are those that give bytes, by the name of the type.
+    Each takes two registers, and in each of ``parts`` of equal size the numbers of both follow each other in the
+    result. ``words`` is the intrinsic that gives s16, ``bytes`` are those that give bytes, by the name of the type. If
+    the target has a faster instruction for one register, it ``joins`` only: several registers whose bytes are stored
+    together are narrowed.
     """
 
     lanes: int
     words: str
     bytes: tuple[tuple[str, str], ...]
+    parts: int = 1
+    joins: bool = False
 
 
 @record(frozen=True)

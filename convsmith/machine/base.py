@@ -73,30 +73,26 @@ class Machine:
     ``masked_bytes``, and no masked loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector
     is as fast as a plain one. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of
     32. One that ``has_fused_steps`` multiplies vectors of f32 and adds to them, rounding once, several times as fast as
-    it divides them. In a vector of that many lanes, the intrinsic of ``word_rounding`` rounds each f32 to nearest even
-    as s32, and NaN and numbers beyond to -2**31; conversions of such words to bytes saturate at no cost. Those of
-    ``word_conversions`` have the meaning of the IR's conversion of f32 to s32 instead, and those of ``narrowing`` that
-    of conversions of s32 to bytes. A machine without instructions for multiply-adds that round once names
-    ``relaxed_fma``, LLVM's function for those of a vector of 128 bits that may round twice. Where it
-    ``has_unsigned_offsets``, an access adds a constant to an address at no cost, and no sum of
-    both wraps around. Loads into all lanes of a machine with a ``repeated_reach`` add at most so many elements, less
-    one, to an address. One that ``has_vector_lengths`` ends a
-    scalable vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars``
-    take a factor that all lanes share from a scalar register. One that ``loads_words`` has no registers of several
-    bytes but words, in which it loads vectors of bytes from any address. One that ``loads_constants`` makes a register
-    of 128 bits of one number faster by a load than by instructions that hold the number. One that
-    ``prefetches_by_loads`` has no prefetches: it loads a byte of the line, which is part of an array. One that
-    ``extends_bytes`` loads bytes into wider lanes as fast as lanes of that width, so that packed operands stay bytes.
-    One that ``loads_predicated`` loads leading lanes under a predicate, with zeros behind them, as fast as whole
-    vectors. One that makes ``sums_in_turn`` multiplies all terms of a sum where it stores it, so that registers hold
-    the factors of one sum, not those of a tile.
-    The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
-    operands.
-    ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
-    LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
-    Kernels of a machine that names ``stored`` types have arrays of these types only.
-    Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
-    instructions; 0 if alignment gains nothing.
+    it divides them. The intrinsic of ``word_rounding`` rounds vectors of f32 to s32, and NaN and numbers beyond to
+    -2**31; conversions of such words to bytes saturate at no cost. Those of ``word_conversions`` have the meaning of
+    the IR's conversion of f32 to s32 instead, and those of ``narrowing`` that of conversions of s32 to bytes. A machine
+    without instructions for multiply-adds that round once names ``relaxed_fma``, LLVM's function for those of a vector
+    of 128 bits that may round twice. Where it ``has_unsigned_offsets``, an access adds a constant to an address at no
+    cost, and no sum of both wraps around. Loads into all lanes of a machine with a ``repeated_reach`` add at most so
+    many elements, less one, to an address. One that ``has_vector_lengths`` ends a scalable vector by a number of lanes;
+    others have a predicate for each lane. Products of one that ``reads_scalars`` take a factor that all lanes share
+    from a scalar register. One that ``loads_words`` has no registers of several bytes but words, in which it loads
+    vectors of bytes from any address. One that ``loads_constants`` makes a register of 128 bits of one number faster by
+    a load than by instructions that hold the number. One that ``prefetches_by_loads`` has no prefetches: it loads a
+    byte of the line, which is part of an array. One that ``extends_bytes`` loads bytes into wider lanes as fast as
+    lanes of that width, so that packed operands stay bytes. One that ``loads_predicated`` loads leading lanes under a
+    predicate, with zeros behind them, as fast as whole vectors. One that makes ``sums_in_turn`` multiplies all terms of
+    a sum where it stores it, so that registers hold the factors of one sum, not those of a tile. The ``alternative`` is
+    a machine with fewer features that runs kernels of the same configs, with the same packed operands. ``scratchpad``
+    is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is LLVM's
+    function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores. Kernels
+    of a machine that names ``stored`` types have arrays of these types only. Memory that a kernel allocates is aligned
+    to ``alignment`` bytes, because aligned vectors have their own instructions; 0 if alignment gains nothing.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -129,7 +125,7 @@ class Machine:
     has_masked_stores: bool = False
     has_word_products: bool = False
     has_fused_steps: bool = False
-    word_rounding: tuple[int, str] | None = None
+    word_rounding: WordConversion | None = None
     word_conversions: tuple[WordConversion, ...] = ()
     narrowing: Narrowing | None = None
     relaxed_fma: str = ""

@@ -126,6 +126,8 @@ class Costs:
     """Cycles to load one lane of a vector whose elements are apart in memory."""
     part_load: float = 0
     """Cycles to load terms of which a pixel lacks some, in addition to a broadcast."""
+    result_step: float = 0
+    """Cycles of an operation of the epilogue on a vector of results; 0 where products on vectors hide them."""
     crossing: float = 1.15
     """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
     arriving: float = 2
@@ -201,6 +203,12 @@ class Costs:
     """Part of the time of a cache line from the second-level cache for which vectors of pixels wait."""
     copied_line: float = 0
     """Cycles to wait for a cache line from L3 or memory that is copied next to the tiles that read it."""
+    crossed_line: float = 0
+    """Cycles to load the second cache line of a vector of pixels that lies on two, where channels lie apart."""
+    arriving_line: float = 0
+    """Cycles between two cache lines of pixels from L3 or memory, where each channel of the pixels lies apart."""
+    late_line: float = 0
+    """Cycles to wait in addition for such a line from memory that no load has prefetched."""
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     streamed_pixels: float = 8
@@ -249,9 +257,15 @@ class Costs:
     """
     prefetched_pixels: int = 0
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
+    prefetched_passes: int = 1 << 30
+    """Maximum number of tiles of channels that read the same vectors of pixels and prefetch those of later pixels. Each
+    of them loads the later lines to the first-level cache again, where they evict those that the next one reads.
+    """
     fetched_pixels: int = 0
-    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile, and of factors of a gradient of
-    which tiles fetch the next block of pixels; 0 if no tile does.
+    """Minimum bytes of a source of which tiles of pixels fetch those of the next tile; 0 if no tile does."""
+    fetched_blocks: int = 0
+    """Minimum bytes of a factor of a gradient of the weights of which tiles fetch the next block of pixels; 0 if no
+    tile does.
     """
     fetched_weights: int = 0
     """Minimum bytes of packed weights of which tiles of pixels fetch the next tile of channels, where caches keep them

@@ -1,7 +1,7 @@
 """The numpy reference: the correct result of a problem, with oneDNN's order of operations.
 
     sums = sum (src - src zero point) * (wei - weights' zero point)      over taps inside the image
-    v    = sums * src scale * weights' scale + bias, then the post-ops
+    v    = sums * (src scale * weights' scale) + bias, then the post-ops
     dst  = v / dst scale + dst zero point                                rounded to nearest even, saturated
 
 Sums of integers wrap at 32 bits. They are converted to floating point before the first step that needs it, so an s32
@@ -12,7 +12,7 @@ third line and keep integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,7 +199,7 @@ class _Run:
         assert isinstance(self._problem, Conv)
         fused = self._problem.fused
         yield from self._quantised("dst")
-        point, scale = self._quantity(ZERO_POINTS, "dst"), self._quantity(SCALES, "dst")
+        point = self._quantity(ZERO_POINTS, "dst")
         sums_type = np.int64 if fused.acc == "s32" else self._dtype
 
         def middle(v: Array) -> Array:
@@ -213,10 +213,7 @@ class _Run:
         yield ReferenceStep(
             lambda v: _wrapped(convolved(v, wei)), spread=lambda size: convolved(size, np.abs(wei)), terms=terms(fused)
         )
-        yield ReferenceStep(lambda v: v.astype(self._dtype))
-        if scale is not None:
-            yield ReferenceStep(lambda v: v * self._channels(scale.astype(self._dtype)))
-        yield from self._scaled("attr_post_op_dw_wei")
+        yield from self._scaled("dst", "attr_post_op_dw_wei")
 
     def _quantised(self, argument: str) -> Iterator[ReferenceStep]:
         """Yield the steps from real values to the unrounded quantised values of `argument`."""
@@ -227,12 +224,12 @@ class _Run:
             yield ReferenceStep(lambda v: v + self._channels(point.astype(self._dtype)))
 
     def _scaled(self, *arguments: str) -> Iterator[ReferenceStep]:
-        """Yield the steps that multiply the sums by the scales of `arguments`."""
+        """Yield the steps that multiply the sums by the product of the scales of `arguments`."""
         yield ReferenceStep(lambda v: v.astype(self._dtype))
-        for argument in arguments:
-            scale = self._quantity(SCALES, argument)
-            if scale is not None:
-                yield ReferenceStep(partial(np.multiply, self._channels(scale.astype(self._dtype))))
+        quantities = (self._quantity(SCALES, argument) for argument in arguments)
+        scales = [self._channels(x.astype(self._dtype)) for x in quantities if x is not None]
+        if scales:
+            yield ReferenceStep(partial(np.multiply, reduce(np.multiply, scales)))
 
     # -- arrays -----------------------------------------------------------------------------------------------------
 

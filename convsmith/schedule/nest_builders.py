@@ -10,6 +10,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.simplify import simplify
 from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import is_copied
 from convsmith.schedule.fusing import fuse_dims, writes_lines_by_class
 from convsmith.schedule.grid import in_blocks
 from convsmith.schedule.group_fragments import lane_row, warp_tile
@@ -103,8 +104,7 @@ class _VectorTiles(NestBuilder):
         around += [x for x in blocks if x.role != "k"]
         ordered = [outer.pop(n) for n in config.order if n in outer]
         ordered += outer.values()
-        if not blocks and writes_lines_by_class(self.st):  # images, groups and channels run all classes in turn
-            roles = ("batch",) if self.loops.kinds[config.lane] == "m" else ("batch", "n")
+        if not blocks and (roles := self.roles_around_classes()):
             images = {d.name for d in self.st.dims if d.sort == "images"}
             around[:0] = takewhile(lambda x: x.role in roles or images.issuperset(x.dims), ordered)
         around += [x for x in ordered if x not in around]
@@ -113,6 +113,16 @@ class _VectorTiles(NestBuilder):
         steps += [x for parts in reduce.values() for x in parts]
         within = tuple(around[first:]) if depth else ()
         return Nest((*around, *steps, *inner), self.unit, depth, within, self.scalable)
+
+    def roles_around_classes(self) -> tuple[str, ...]:
+        """Return the roles of the loops that run all residue classes in turn, as images do; empty if classes are
+        outermost.
+
+        Classes of adjacent elements write the same cache lines. On one thread, all classes read one copy of an image.
+        """
+        if writes_lines_by_class(self.st):
+            return ("batch",) if self.loops.kinds[self.config.lane] == "m" else ("batch", "n")
+        return ("batch",) if self.config.threads == 1 and is_copied(self.st, self.config) else ()
 
     def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:
         """Return the loops over register tiles by the loop that they are part of, the loops of the reduction around the

@@ -280,7 +280,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if sizes[st.n] == 1 and not st.constant:
         return "the result has one column"
     steps = view_steps(st.a)
-    present = is_true(st.a.mask) or (config is not None and st.a.name in config.staged("unfold"))
+    present = st.present_by_class or (config is not None and st.a.name in config.staged("unfold"))
     even = present and (packed or steps.get(Var(loop)) == 1)
     size = prod(sizes[n] for n in ((loop,) if config is None else fused_dims(config, loop)))
     # The channels of the next group would follow those that a copy fills up.

@@ -2,7 +2,7 @@
 
 The steps have oneDNN's order; each rounds to f32 (to f64 if the sums are f64)::
 
-    v = sums * src scale * weights' scale + bias, then the post-ops
+    v = sums * (src scale * weights' scale) + bias, then the post-ops
     c = v / dst scale + dst zero point                 rounded to nearest even, saturated
 
 Alternatively, all steps are in s32 arithmetic, and the result is saturated.
@@ -11,6 +11,7 @@ Alternatively, all steps are in s32 arithmetic, and the result is saturated.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial, reduce
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
@@ -151,14 +152,17 @@ class Epilogue:
         if not steps:
             return sums if dtype_of(sums) is out else Cast(out, sums)
         v = self.wide(sums)
-        for argument in ("src", "wei") if p.forward else ("wei", "dst"):
-            v = self._with("mul", v, SCALES, argument)
+        scales = [self._attribute(SCALES, argument) for argument in (("src", "wei") if p.forward else ("wei", "dst"))]
+        if given := [x for x in scales if x is not None]:
+            v = Binary("mul", v, reduce(partial(Binary, "mul"), given))
         if p.bias:
             v = Binary("add", v, self._operand("bia", self._bias_coords()))
         for n, op in enumerate(p.post_ops):
             v = self._post_op(n, op, v)
         result = "dst" if p.forward else "src"
-        v = self._with("add", self._with("div", v, SCALES, result), ZERO_POINTS, result)
+        for how, kind in (("div", SCALES), ("add", ZERO_POINTS)):
+            if (x := self._attribute(kind, result)) is not None:
+                v = Binary(how, v, x)
         return v if self.type is out else Cast(out, v)
 
     def _of_fewer_bits(self, p: Matmul, v: Value) -> Value:
@@ -224,10 +228,11 @@ class Epilogue:
         element, point = dtype(view.dtype), self.zero_point(replace(view, flipped=False))
         return const(element, 0) if point is None else Cast(element, point)
 
-    def _with(self, op: str, v: Value, kind: Kind, argument: str) -> Value:
+    def _attribute(self, kind: Kind, argument: str) -> Value | None:
+        """Return the scale or zero point of the result's element, in the type of the steps; None if there is none."""
         if self.problem.quantity(kind, argument) is None:
-            return v
-        return Binary(op, v, self.wide(self._quantity(kind, argument, self.channel)))
+            return None
+        return self.wide(self._quantity(kind, argument, self.channel))
 
     def _quantity(self, kind: Kind, argument: str, channel: Index) -> Value:
         buffer = self.buffers[self.problem.attribute_name(kind, argument)]

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import gcd, lcm, prod
 from typing import Literal, NamedTuple
 
+from convsmith.arith.evaluate import holds
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, parts_of
+from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, is_true, parts_of
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.layout.indirection import Axis
 from convsmith.layout.layout import Layout
 from convsmith.passes.flatten import offset
@@ -200,6 +203,34 @@ class Statement:
                             classes[v.name] = lcm(m, classes.get(v.name, 1))
         return classes
 
+    @cached_property
+    def present_by_class(self) -> bool:
+        """Whether all elements of A exist that a tap meets by its stride: no pixel reads padding.
+
+        Other conditions are monotonic in a pixel, so they hold if they hold at the first and at the last pixel of each
+        residue class.
+        """
+        parts, sizes, classes = parts_of(self.a.mask), self.extents, self.residues
+        strides = [part for part in parts if isinstance(part, Eq0)]
+        for part in parts:
+            if is_true(part) or part in strides:
+                continue
+            names = sorted(v.name for v in variables_of(part))
+            if self.sizes or not {*names} <= sizes.keys():
+                return False
+            ends = [_ends(sizes[n], classes.get(n, 1)) if n in self._pixels else range(sizes[n]) for n in names]
+            for values in product(*ends):
+                at = dict(zip(map(Var, names), values))
+                met = (x for x in strides if variables_of(x) <= at.keys())
+                if not holds(part, at) and all(holds(x, at) for x in met):
+                    return False
+        return True
+
+    @cached_property
+    def _pixels(self) -> frozenset[str]:
+        """The dims over pixels."""
+        return frozenset(d.name for d in self.of("m") if d.axis)
+
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """Return the dims in these roles."""
         found = self._by_kind.get(kinds)
@@ -211,6 +242,11 @@ class Statement:
     def _by_kind(self) -> dict[tuple[str, ...], tuple[Dim, ...]]:
         """The dims that `of` has returned, by their kinds."""
         return {}
+
+
+def _ends(size: int, classes: int) -> tuple[int, ...]:
+    """Return the first and the last iteration of each residue class of a loop."""
+    return tuple(sorted({*range(min(size, classes)), *range(max(size - classes, 0), size)}))
 
 
 def view_steps(view: View) -> Mapping[Index, int]:

@@ -67,7 +67,8 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
 
 def _in_blocks_of_near_rows(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return ``config``, whose lanes are pixels of a row, with blocks of the channels whose rows the second-level cache
-    keeps for the tiles along these rows. Each channel lies elsewhere, so no prefetcher fetches the rows again.
+    keeps for the tiles along these rows. Each channel lies elsewhere, so no prefetcher fetches the rows again; where
+    channels are a multiple of a way apart, their rows share few sets of the cache.
     """
     taps = [d.name for d in st.of("k") if d.axis and d.size > 1]
     channels = [d.name for d in st.of("k") if not d.axis and loops.extents.get(d.name, 1) > 1]
@@ -76,10 +77,14 @@ def _in_blocks_of_near_rows(st: Statement, loops: Loops, config: Config, target:
         return config
     (channel,) = channels
     rows = {d.name: d.size if d.kind == "k" or d.name == config.lane else config.size(d.name) for d in st.dims}
-    held = TouchedArray(st.a, False, target).touched(rows)[0][0]
-    if held <= target.l2.bytes:
+    (held, _), rooms = TouchedArray(st.a, False, target).touched(rows)
+    room = rooms[-1] if config.realise == "peel" else held  # a copy with borders has other distances
+    if room <= target.l2.bytes:
         return config
-    depth = _depth(loops, config, channel, -(-int(held) // target.l2.kept))
+    least = -(-target.costs.reload // prod(loops.extents[n] for n in taps))
+    depth = max(_depth(loops, config, channel, -(-int(room) // target.l2.kept)), least)
+    if depth >= loops.extents[channel]:
+        return config
     return config.changed(cache=(*config.tiles_at("cache"), (channel, depth)))
 
 

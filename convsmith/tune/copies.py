@@ -127,16 +127,13 @@ def window_rows(facts: SharedFacts, rows: str) -> tuple[int, int]:
     return step, max(0, prod(d.size for d in taps) - step)
 
 
-def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
-    """Return the events of packing each operand in each call; lanes of a row of pixels are packed as vectors."""
+def packed(facts: SharedFacts, config: Config) -> list[Events]:
+    """Return the events of packing each operand in each call, or in the blocks of a gradient of the weights."""
     names = config.staged("pack")
     found = [_packing(facts, view, config) for view in facts.st.factors if view.name in names and not view.constant]
     found += [_unfolding(facts, view) for view in facts.st.factors if view.name in config.staged("unfold")]
-    if config.staged_at("pack_at") and facts.st.constant:
-        read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
-        far = read * facts.bytes / facts.target.l1.line if facts.st.a.bytes > facts.target.l2.bytes else 0.0
-        found.append((("copy", read / (facts.lanes if is_row else 2)), ("copied_line", far)))
-    elif near := {operand for operand, _ in config.staged_at("pack_at")}:
+    if not facts.st.constant:
+        near = {operand for operand, _ in config.staged_at("pack_at")}
         found += [_packing_near(facts, view, config) for view in facts.st.factors if view.name in near]
     return found
 

@@ -20,8 +20,9 @@ from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
 __all__ = [
-    "copied_lines_of_memory", "is_in_memory", "lines_of_memory", "lines_of_short_rows", "lines_of_short_runs",
-    "lines_out_of_order", "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
+    "copied_lines_of_memory", "is_in_memory", "keeps_rows_of_channels", "lines_of_memory", "lines_of_short_rows",
+    "lines_of_short_runs", "lines_out_of_order", "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
+    "tiles_of_the_same_pixels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -165,3 +166,21 @@ def outpaces_prefetcher(facts: SharedFacts) -> bool:
     pixel, size = facts.st.of("m")[-1].name, dtype(facts.st.c.dtype).bytes
     far = facts.footprint() > max(images, FAR_IMAGES) * facts.target.l2.bytes
     return far and facts.stride_of(pixel) * size > facts.target.costs.page // 2
+
+
+def tiles_of_the_same_pixels(facts: SharedFacts, loops: Loops, config: Config) -> int:
+    """Return the number of tiles of channels that read the pixels of a tile before the next pixels are read."""
+    order, n = config.order, facts.n
+    if n not in order or config.lane not in order or order.index(n) < order.index(config.lane):
+        return 1
+    return -(-loops.extents[n] // config.size(n))
+
+
+def keeps_rows_of_channels(facts: SharedFacts, config: Config) -> bool:
+    """Return whether a cache keeps one line of each channel that a tile sums: channels that are a multiple of a way
+    apart share few sets. Lines that are prefetched for later tiles are otherwise evicted before these read them. A
+    block of channels is in the second-level cache, so that its lines are prefetched to the first one.
+    """
+    target, blocks = facts.target, dict(config.tiles_at("cache"))
+    cache, apart = target.l1 if facts.k in blocks else target.l2, facts.src.get(Var(facts.k), 0) * facts.bytes
+    return blocks.get(facts.k, facts.sizes[facts.k]) <= cache.lines_kept(apart, 0)

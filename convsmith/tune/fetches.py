@@ -55,7 +55,7 @@ def _fetching_blocks(st: Statement, config: Config, target: Machine) -> Config:
 
     The blocks become contiguous in memory, and so small that the second-level cache holds two, if they are not.
     """
-    least, sums = target.costs.fetched_pixels, [n for n in config.reduce if st.extents.get(n, 1) > 1]
+    least, sums = target.costs.fetched_blocks, [n for n in config.reduce if st.extents.get(n, 1) > 1]
     legal = fetched_factors(st, config, target) if least else ()
     fetched = tuple(view.name for view in st.factors if view.name in legal and view.bytes >= least)
     if fetched and config.tiles_at("k_step"):  # copies of the packed ones prefetch lines

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from math import gcd, inf, prod
+from math import inf, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
@@ -16,6 +16,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
+from convsmith.tune.channels_apart import arriving_lines, crossings, lines_apart, packed_pixels, waited_lines
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
@@ -65,56 +66,6 @@ class Model(SharedFacts):
         panels = (m + columns) * self.terms * self.bytes
         again = prod(taps) if panels <= self.target.l1.bytes else 1
         return 1 / again
-
-    def _inner_pixels(self, loops: Loops, config: Config) -> tuple[tuple[str, ...], str]:
-        """Return the order of the loops, the statement's if ``config`` has none, and its innermost loop over pixels."""
-        order = config.order or tuple(loops.extents)
-        return order, [n for n in order if n != self.images and loops.kinds.get(n) == "m"][-1]
-
-    def far_lines(self, loops: Loops, config: Config, pixels: int, columns: int) -> Events:
-        """Return the event of the lines of the source or of weights that a step waits for, from beyond the second-level
-        cache or, where pixels are lanes, from it; empty if it waits for none.
-
-        The lines of the next channels are far apart, so no prefetcher fetches them.
-        """
-        (l1, l2), line = self.target.memories[:2], self.target.l1.line
-        if config.staged_at("pack_at"):
-            far = prod(self.st.b.layout.shape) * self.bytes > l2.bytes
-            return ((self.far_line, columns * self.bytes / line),) if far else ()
-        order, inner = self._inner_pixels(loops, config)
-        lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
-        channels, apart = self.sizes[self.k], self.src.get(Var(self.k), 0) * self.bytes
-        if order.index(inner) < order.index(config.lane if config.lane != inner else self.n):
-            places, held = l2.way // gcd(apart, l2.way), channels * lines * line
-            far, near = held > l2.bytes or channels > places * l2.ways, held > l1.bytes
-        else:
-            images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
-            held = prod(self.st.a.layout.shape) * self.bytes / images
-            far, near = held > l2.bytes, held > l1.bytes
-        if far:
-            return ((self.far_line, lines),)
-        return (("waited_near_line", lines),) if near and loops.kinds[config.lane] == "m" else ()
-
-    def lines_apart(self, loops: Loops, config: Config, pixels: int) -> float:
-        """Return the cache lines of the source, in vectors, that a step of ``pixels`` reads from the second-level
-        cache, where each channel lies on lines of its own, more of them than the first-level cache keeps.
-        """
-        l1, apart = self.target.l1, self.src.get(Var(self.k), 0) * self.bytes
-        packed = (
-            config.staged_at("pack_at")
-            or self.st.a.name in config.staged("pack")
-            or config.realise != "peel"
-            or self.unit.dot
-        )
-        if apart < l1.line or packed or not self.st.constant or loops.kinds[config.lane] != "n":
-            return 0.0
-        _, inner = self._inner_pixels(loops, config)
-        lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / l1.line + 1
-        if self.sizes[self.k] * lines * l1.line <= l1.kept:
-            return 0.0
-        terms = config.reduce or tuple(loops.of("k"))
-        within = prod(self.sizes.get(n, 1) for n in terms[terms.index(self.k) :]) / self.sizes[self.k]
-        return lines * l1.line / (self.lanes * self.bytes) / within
 
     def cycles(self, loops: Loops, config: Config, near: bool = False, most: float = inf) -> float:
         """Return the cycles of the whole problem on one thread.
@@ -206,7 +157,8 @@ class Model(SharedFacts):
                     yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
                 yield Section(again, (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),))
-        for events in packed(self, config, loops.kinds[lane] == "m"):
+        copies = (packed_pixels(self, loops, config),) if config.staged_at("pack_at") and self.st.constant else ()
+        for events in (*packed(self, config), *copies):
             yield Section(1, (("packing", events),))
         if copy := copied(self, loops, config):
             yield Section(1, (("padded copy", (*copy, *copied_lines_of_memory(self, config))),))
@@ -340,6 +292,7 @@ class Model(SharedFacts):
             slowed.append(("crossing", 1.0))
         order, hidden = config.order, target.registers * self._hidden()
         turns = self.turns_pages(lane) and self.n in order and order.index(self.n) > order.index(lane)
+        in_pages = kind == "n" and self.st.constant and self.has_pages_of_channels
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         widened = bool(self.unit.widens) and target.costs.widen > 0 and not self.unit.copied
         widened = widened and kind == "n" and self.st.a.name not in config.packed
@@ -350,6 +303,7 @@ class Model(SharedFacts):
             guarded = {n for n in loops.of("m") if Var(self.dims[n][-1]) in variables_of(self.st.a.mask)}
             merged = merged_taps(loops, tile, self.src, terms, guarded)
         lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
+        crossing = crossings(self, loops, config)
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
@@ -361,8 +315,10 @@ class Model(SharedFacts):
                 loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lacking and config.realise == "peel":
                 loads.append(("part_load", m * shared * lacking))
-            if lines := self.lines_apart(loops, config, m):
+            if lines := lines_apart(self, loops, config, m):
                 loads.append(("l2", lines))
+            if crossing:
+                loads.append(("crossed_line", v * crossing))
             evicted: Events = ()
             if not (across or windows) and (lines := self.evicted_pixels(loops, tile, m)):
                 evicted = (("clash", lines),)
@@ -387,18 +343,24 @@ class Model(SharedFacts):
                 causes.append(("evictions", evicted))
             if not along_k and steps and (stores := self.evicted_stores(lane, tile, m, held)):
                 causes.append(("evicted stores", (("scatter_clash", stores / steps),)))
-            slow = tuple(slowed)
+            slow, sides = tuple(slowed), (v * self.lanes, m) if across else (m, v * self.lanes)
+            arriving, first = arriving_lines(self, loops, config, sides[0]) if self.strided_access else ((), 0.0)
+            if across and first == 1 and arriving[0][1] >= 2:
+                causes.append(("far memory", arriving))
+            elif arriving:  # arithmetic of other tiles, or loads of single elements, keep few lines in flight
+                yield Section(count * steps * first, (("far memory", arriving),), slow)
             yield Section(count * steps, tuple(causes), slow)
             if m > ADDRESSES and rows_cross_blocks(self, config):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
-            sides = (v * self.lanes, m) if across else (m, v * self.lanes)
-            if self.strided_access and (far := self.far_lines(loops, config, *sides)):
+            if self.strided_access and (far := waited_lines(self, loops, config, sides, self.far_line)):
                 yield Section(count * steps, (("far memory", far),), slow)
         for m, v, count, _ in tiles:
             held = m * v
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
             finish += self.sums(held) if along_k else self.written(lane, tile, m, held)
-            if turns:
+            if self.operations > 1:
+                finish.append(("result_step", held * (self.operations - 1)))
+            if turns or (in_pages and self.transposed(lane, tile, m)):
                 finish.append(("page_turn", held))
             if lane == self.batch:
                 live = live_vectors(loops, tile, v, self.src, is_held, self.bytes == 1, target.sums_in_turn)

@@ -45,7 +45,7 @@ class SharedFacts:
         near = self.src.get(Var(st.reduce[-1])) == 1 or (unit.rows == 1 and self.terms_in_blocks())
         apart = st.constant and self.unit.dot and not near
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
-        absent = unit.rows > 1 and not is_true(st.a.mask)
+        absent = unit.rows > 1 and not st.present_by_class
         self.is_copied = (absent or apart or bool(unit.copied)) and bool(self.images)
         if apart and not self.is_copied and st.acc != "s32":
             self.unit = ProductShape.plain(st, target)
@@ -233,14 +233,16 @@ class SharedFacts:
         return self._counts[lines]
 
     def turns_pages(self, lane: str) -> bool:
-        """Return whether lanes along pixels write a result that exceeds the caches, and whose channels begin more than
-        half a page apart.
-        """
+        """Return whether lanes along pixels write a result whose channels are in pages of their own."""
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
-        pixels = self.st.constant and along and self.stride_of(lane) == 1
-        size = dtype(self.st.c.dtype).bytes
-        far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
-        return far and self.target.costs.page_turn > 0 and 2 * self.stride_of(self.n) * size > self.target.costs.page
+        return self.st.constant and along and self.stride_of(lane) == 1 and self.has_pages_of_channels
+
+    @cached_property
+    def has_pages_of_channels(self) -> bool:
+        """Whether the result exceeds the caches, and its channels begin more than half a page apart."""
+        size, costs = dtype(self.st.c.dtype).bytes, self.target.costs
+        far = prod(self.st.c.layout.shape) * size > costs.images_near
+        return far and costs.page_turn > 0 and 2 * self.stride_of(self.n) * size > costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
         """Return the number of contiguous elements of the result that are written as a vector if tiles are transposed;

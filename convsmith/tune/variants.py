@@ -10,13 +10,14 @@ from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
-from convsmith.schedule.lower import has_full_vectors
+from convsmith.schedule.lower import TILES_AHEAD, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
+from convsmith.tune.channels_apart import is_from_memory
 from convsmith.tune.copies import packed_elements, packs_vectors
-from convsmith.tune.far_lines import rows_of_few_channels
+from convsmith.tune.far_lines import keeps_rows_of_channels, rows_of_few_channels, tiles_of_the_same_pixels
 from convsmith.tune.fetches import weights_stream
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
@@ -365,7 +366,7 @@ def _prefetched_copies(model: Model, config: Config) -> tuple[str, ...]:
 
 def _prefetches_pixels(model: Model, loops: Loops, config: Config) -> bool:
     """Return whether loads of vectors of pixels prefetch lines."""
-    source, least = model.st.a, model.target.costs.prefetched_pixels
+    source, costs = model.st.a, model.target.costs
     plain = (
         model.st.constant
         and config.realise == "peel"
@@ -374,4 +375,9 @@ def _prefetches_pixels(model: Model, loops: Loops, config: Config) -> bool:
         and loops.kinds[config.lane] == "m"
         and not weights_stream(model.st, config, model.target)
     )
-    return plain and 0 < least <= prod(source.layout.shape) * model.bytes
+    if not plain or not 0 < costs.prefetched_pixels <= prod(source.layout.shape) * model.bytes:
+        return False
+    if model.strided_access and TILES_AHEAD * config.size(config.lane) >= loops.extents[config.lane]:
+        return False  # those of the next channel
+    few = tiles_of_the_same_pixels(model, loops, config) <= costs.prefetched_passes
+    return (few or is_from_memory(model)) and keeps_rows_of_channels(model, config)

@@ -43,6 +43,48 @@ def test_a_configuration_stands_around_all_of_its_tiles(rows: int, configuration
         assert inside.count("call void @convsmith_tile0") == 1 and begin
 
 
+@pytest.mark.parametrize(("columns", "rows", "configurations"), [(80, 64, 1), (64, 64, 1), (80, 72, 2)])
+def test_tiles_with_fewer_sums_share_the_configuration_of_others(columns: int, rows: int, configurations: int) -> None:
+    """Their factors have two shapes, and all tiles of as many rows have registers for both."""
+    config = CONFIG.replace("n:32", "n:48").replace("tdpbusd_16 --k_step=k:64", "tdpbusd_12 --k_step=k:48")
+    found = functions(f"--dt=u8:s8:s32 --matmul {rows}x96:96x{columns}", config)
+    assert len([name for name in found if "_tile" in name]) == 2 * configurations
+    begun = re.findall(r"ldtilecfg\(ptr @(\w+)\)", found["convsmith_chunk"])
+    assert len({*begun}) == configurations
+    before, _, _ = found["convsmith_chunk"].partition("call void @llvm.x86.ldtilecfg")
+    assert configurations > 1 or (len(begun) == 1 and "phi" not in before)
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        ((72, 96, 80), {"n:32": "n:48", "tdpbusd_16 --k_step=k:64": "tdpbusd_12 --k_step=k:48"}),
+        ((72, 96, 64), {"n:32": "n:48", "tdpbusd_16 --k_step=k:64": "tdpbusd_12 --k_step=k:48"}),
+        ((26, 128, 80), {"n:32": "n:64"}),
+    ],
+    ids=["two shapes of factors", "few sums", "factors of one shape"],
+)
+def test_tiles_that_share_a_configuration_compute_their_sums(
+    shape: tuple[int, int, int], changes: dict[str, str]
+) -> None:
+    """A product whose factors have one shape needs two registers of it, which tiles of ten rows have for columns only.
+    """
+    config, (m, k, n) = CONFIG, shape
+    for old, new in changes.items():
+        config = config.replace(old, new)
+    kernel = cs.compile(f"--dt=u8:s8:s32 --matmul {m}x{k}:{k}x{n}", config=config, threads=1)
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 256, (m, k), np.uint8), rng.integers(-128, 128, (k, n), np.int8)
+    assert np.array_equal(kernel.run(src=a, wei=b)["dst"], a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_a_product_reads_two_registers_where_its_factors_have_one_shape() -> None:
+    texts = functions("--dt=u8:s8:s32 --matmul 26x128:128x80", CONFIG.replace("n:32", "n:64")).values()
+    products = [x for text in texts for x in re.findall(r"tdpbusd\(i8 (\d), i8 (\d), i8 (\d)\)", text)]
+    assert products and all(len({*registers}) == 3 for registers in products)
+
+
 def test_without_functions_a_tile_is_configured_in_place() -> None:
     found = functions("--dt=u8:s8:s32 --matmul 64x128:128x64", f"{CONFIG} --outline=no")
     assert found["convsmith_chunk"].count("call void @llvm.x86.ldtilecfg") == 1

@@ -90,16 +90,19 @@ SCALES = [
 POINTS = [0, 3, 255, -128, int(MAX_ADDED), -int(MAX_ADDED), int(MAX_ADDED) + 1, 1 << 22, -(1 << 24) - 1, 2**31 - 1]
 
 
-@pytest.mark.sampled(3, "level", "types", "bias")
-@pytest.mark.parametrize("level", ["avx512", "avx2", "generic"])
+@pytest.mark.sampled(5, "level", "types", "bias")
+@pytest.mark.parametrize("level", ["avx512", "avx2", "generic", "avx512, alone", "avx2, alone"])
 @pytest.mark.parametrize("types", ["u8:s8:u8", "u8:s8:s8"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_all_scales_and_zero_points_give_the_references_bytes(level: str, types: str, bias: bool) -> None:
+    """Registers of results are stored alone, or with adjacent ones."""
+    level, _, alone = level.partition(", ")
     attributes = "--attr-scales=src:common:1+wei:per_oc+dst:common:1 --attr-zero-points=dst:common:1"
     options = f"--dir={'FWD_B' if bias else 'FWD_D'} --dt={types} {attributes} --stag=axb --dtag=axb"
     line = f"{options} mb1ic4ih5iw7oc32kh1kw1"
     try:
-        kernel = cs.compile(line, target=level, threads=1)
+        words = f"--lane=oc --register=ow:4,oc:{target(level).lanes(32)}" if alone else None
+        kernel = cs.compile(line, target=level, threads=1, config=words)
         kernel.run(**arrays(line, 1.0, 0))
     except UnsupportedError as error:
         pytest.skip(str(error))
@@ -191,18 +194,21 @@ def test_quotients_half_way_between_two_bytes_are_rounded_to_even(level: str) ->
     assert differ > 20
 
 
-@pytest.mark.parametrize(("types", "kept", "left"), [("u8:s8:u8", "ogt", "olt"), ("u8:s8:s8", "olt", "ogt")])
-def test_one_clamp_suffices_where_words_are_rounded(types: str, kept: str, left: str) -> None:
-    problem = parse_problem(f"--dt={types} --attr-scales=dst:common:2 --stag=axb --dtag=axb mb1ic64ih8oc32oh8kh1")
+@pytest.mark.parametrize("channels", [16, 32, 48])
+@pytest.mark.parametrize("types", ["u8:s8:u8", "u8:s8:s8"])
+def test_one_clamp_suffices_where_words_are_rounded(types: str, channels: int) -> None:
+    """Two registers whose bytes are stored together are saturated as signed words, a register of u8 without a sign."""
+    line = f"--dt={types} --attr-scales=dst:common:2 --stag=axb --dtag=axb mb1ic64ih8oc{2 * channels}oh8kh1"
     with interning():
-        config = Config.parse("--target=avx512_vnni --lane=oc --register=ow:4,oc:32 --reduce=kh,kw,ic")
-        text = lower(plan_for(problem.canonical(), config, target("avx512_vnni"))).text
-    blocks = [block.partition("\n  br ")[0] for block in text.split("\nnear")[1:]]
-    assert blocks
-    for block in blocks:
-        assert block.count(" select ") == len(re.findall(f"fcmp (?:{kept}|ord) <16 x float>", block))
-        assert f"fcmp {left}" not in block
-    quotients = sum(block.count(f"fcmp {kept}") for block in blocks)
-    assert quotients > len(blocks)  # several share their branches
-    steps = [block.partition("\n  br ")[0].count("llvm.fma") for block in text.split("\nother")[1:]]
-    assert sum(steps) == 2 * quotients <= 2 * text.count("call <16 x i32> @llvm.x86.avx512.mask.cvtps2dq.512")
+        config = Config.parse(f"--target=avx512_vnni --lane=oc --register=ow:4,oc:{channels} --reduce=kh,kw,ic")
+        text = lower(plan_for(parse_problem(line).canonical(), config, target("avx512_vnni"))).text
+    near = "\n".join(block.partition("\n  br ")[0] for block in text.split("\nnear")[1:])
+    steps = sum(block.partition("\n  br ")[0].count("llvm.fma") for block in text.split("\nother")[1:])
+    quotients, vectors = steps // 2, channels // 16
+    limits = re.findall(r"fcmp ogt <16 x float> %[\w.]+, (%[\w.]+)\n.*, <16 x float> (%[\w.]+), ", near)
+    upper = [limit for limit, first in limits if first == limit]
+    joined = quotients * (vectors // 2 * 2) // vectors
+    assert len(limits) == quotients > vectors  # several share their branches
+    assert len(upper) == (quotients if types == "u8:s8:s8" else joined) and "fcmp olt" not in near
+    assert near.count("fcmp ord") == (quotients if types == "u8:s8:s8" else 0)
+    assert text.count("call <32 x i16> @llvm.x86.avx512.packssdw.512") == joined // 2

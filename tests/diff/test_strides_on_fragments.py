@@ -79,3 +79,14 @@ def test_a_pixel_with_a_single_tap_is_no_stride() -> None:
     """Both borders of one row leave one tap, which equates the pixel and the tap as a stride does."""
     kernel = cs.compile(f"{SOURCE} mb1ic16ih1oc16oh1kh7ph6", target="avx512_amx", threads=1)
     assert verify_kernel(kernel).ok
+
+
+@needs_amx
+@pytest.mark.parametrize(("kernel", "copies"), [("ih14oc32oh56kh4sh4ph0", 0), ("ih28oc32oh56kh1sh2ph0", 0),
+                                                ("ih14oc32oh28kh4sh2ph1", 1)])  # fmt: skip
+def test_residue_classes_share_one_copy_of_an_image(kernel: str, copies: int) -> None:
+    """There is no copy where strides alone decide which taps a pixel meets."""
+    made = cs.compile(f"--deconv --dt=bf16 --stag=axb --dtag=axb mb2ic64{kernel}", target="avx512_amx", threads=1)
+    assert made.config.instruction.startswith("tdp")
+    assert str(made.ir()).count("alloc src_s:") == copies
+    assert verify_kernel(made).ok

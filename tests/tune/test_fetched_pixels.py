@@ -6,11 +6,12 @@ import pytest
 
 from convsmith.machine.micro_architectures import named
 from convsmith.machine.registry import target
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
-from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.dynamic import dynamic_config, prefetching
+from convsmith.tune.dynamic import dynamic_config
+
+ZEN3 = named("znver3").of(next(level for level in LEVELS if level.name == "avx2"))
 
 
 @pytest.mark.parametrize(
@@ -27,30 +28,22 @@ from convsmith.tune.dynamic import dynamic_config, prefetching
     ],
 )
 def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> None:
-    machine = named("znver3").of(target("avx2"))
-    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), machine)
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), ZEN3)
     assert config.staged("fetch") == (("src",) if fetches else ())
 
 
 @pytest.mark.parametrize(
-    ("line", "words", "streams"),
+    ("line", "streams"),
     [
         # Tiles of channels are outermost, and each passes over all pixels.
-        ("mb1ic1344ih14oc192oh14kh1ph0", "--order=mb,oc,oh,ow", True),
+        ("mb1ic1200ih14oc192oh14kh1ph0", True),
         # Tiles of pixels are outermost, and each loads 1 MiB of weights.
-        ("mb1ic1344ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc", False),
-        ("mb1ic64ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc", True),
-        # Pixels are read once, where they are copied.
-        ("mb1ic64ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc --pack_at=src+ow", False),
+        ("mb1ic1344ih14oc192oh14kh1ph0", False),
     ],
 )
-def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(
-    line: str, words: str, streams: bool
-) -> None:
-    machine = named("znver3").of(target("avx2"))
-    st = statement(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), machine)
-    config = Config.parse(f"--target=avx2 --lane=ow --register=oc:4,ow:24 {words}")
-    assert prefetching(st, config, machine).staged("stream") == (("src",) if streams else ())
+def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line: str, streams: bool) -> None:
+    config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), ZEN3)
+    assert config.staged("stream") == (("src",) if streams else ())
 
 
 @pytest.mark.parametrize(
@@ -63,14 +56,31 @@ def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(
     ],
 )
 def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tuple[tuple[str, int], ...]) -> None:
-    machine = named("znver3").of(target("avx2"))
     problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
-    config = default_config(problem, machine)
+    config = default_config(problem, ZEN3)
     assert config.staged("fetch") and config.tiles_at("cache") == blocks
+
+
+@pytest.mark.parametrize(
+    ("line", "fetched"),
+    [
+        ("mb1ic96ih128iw256oc40oh128ow256kh1kw1ph0pw0", ("src", "diff_dst")),
+        # The gradient of the result has less than 1 MiB.
+        ("mb1ic512ih28oc256oh28kh1ph0", ("src",)),
+        ("mb1ic192ih28oc96oh28kh1ph0", ()),
+    ],
+)
+@pytest.mark.parametrize("level", ["avx2", "avx512"])
+def test_gradients_fetch_large_factors_where_forward_tiles_fetch_no_pixels(
+    level: str, line: str, fetched: tuple[str, ...]
+) -> None:
+    machine = named("intel-server").of(target(level))
+    problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
+    assert default_config(problem, machine).staged("fetch") == fetched
+    assert not machine.costs.fetched_pixels
 
 
 def test_kernels_for_any_sizes_fetch_pixels_of_which_a_call_may_have_many() -> None:
     """A row of the line fits in the second-level cache, and the rows of a call run as one."""
-    machine = named("znver3").of(target("avx2"))
     problem = parse_problem("--stag=axb --dtag=axb mb32ic736ih13oc128oh13kh1ph0").canonical()
-    assert dynamic_config(problem, machine).staged("fetch") == ("src",)
+    assert dynamic_config(problem, ZEN3).staged("fetch") == ("src",)

@@ -23,11 +23,11 @@ def zen3() -> Machine:
     ("line", "channels"),
     [
         # 5 rows of 66 pixels of 320 channels are 413 KiB: more than a second-level cache that counts as 256 KiB.
-        ("mb1ic320ih64oc4oh64kh3ph1", 320),
-        ("--deconv mb1ic320ih64oc4oh64kh3ph1", 320),
-        ("--dir=BWD_D mb1ic4ih64oc320oh64kh3ph1", 320),
+        ("mb1ic320ih66oc4oh66kh3ph1", 320),
+        ("--deconv mb1ic320ih66oc4oh66kh3ph1", 320),
+        ("--dir=BWD_D mb1ic4ih66oc320oh66kh3ph1", 320),
         # The cache keeps the rows of all channels.
-        ("mb1ic64ih64oc4oh64kh3ph1", 0),
+        ("mb1ic64ih66oc4oh66kh3ph1", 0),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
@@ -41,8 +41,28 @@ def test_blocks_of_channels_have_rows_that_a_cache_keeps(line: str, channels: in
         assert not reduced
         return
     (depth,) = reduced
-    row = (max(config.size("oh"), config.size("ih")) + 2) * 64 * 4
+    row = (max(config.size("oh"), config.size("ih")) + 2) * 66 * 4
     assert depth * row <= zen3().l2.kept < zen3().l2.bytes < channels * row
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "depth"),
+    [
+        # Channels are 14,400 bytes apart, and the cache keeps the rows of 320 of them.
+        (60, 320, 0),
+        # Channels are 16 KiB apart, a part of a way, so that they share an eighth of the sets.
+        (64, 320, 16),
+    ],
+)
+def test_blocks_of_channels_are_those_whose_sets_a_cache_shares(pixels: int, channels: int, depth: int) -> None:
+    """Blocks of 16 of 320 channels take 0.69 of the time of no blocks on an Intel server, and prefetches 1.2 of it."""
+    intel = named("intel-server").of(target("avx512"))
+    with interning():
+        line = f"--stag=abx --dtag=abx mb1ic{channels}ih{pixels}oc4oh{pixels}kh3ph1"
+        config = default_config(parse_problem(line).canonical(), intel, 1)
+    assert config.lane == "ow" and config.realise == "peel"
+    assert config.tiles_at("cache") == ((("ic", depth),) if depth else ())
+    assert not (depth and config.staged("stream"))
 
 
 @pytest.mark.parametrize("line", ["mb1ic19ih13oc4oh13kh3ph1", "--deconv mb1ic19ih13oc4oh13kh3ph1"])

@@ -17,6 +17,7 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.channels_apart import waited_lines
 from convsmith.tune.far_lines import is_in_memory, lines_of_short_runs, lines_out_of_order
 from convsmith.tune.features import time
 from convsmith.tune.model import Model
@@ -174,5 +175,5 @@ def test_pixels_that_the_first_level_cache_keeps_are_not_waited_for() -> None:
         model = model_of(f"--stag=abx --dtag=abx mb1ic{channels}ih16oc128oh16kh1ph0", WASM[1])
         config = Config(WASM[1].name, "ow", register=(("oc", 6), ("ow", 8)), order=("mb", "oh", "ow", "oc"))
         loops = loops_after_fusing(model.st, config)
-        events[channels] = model.far_lines(loops, config, 8, 6)
+        events[channels] = waited_lines(model, loops, config, (8, 6), model.far_line)
     assert events == {16: (), 768: (("waited_near_line", 1.5),)}

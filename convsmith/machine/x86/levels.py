@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import Instruction, RegisterFile
+from convsmith.ir.instruction import Instruction, Narrowing, RegisterFile, WordConversion
 from convsmith.ir.types import Half, dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
@@ -16,7 +16,18 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 _AVX2 = ("avx2", "fma", "f16c")
 _SHUFFLES = ("unpck", "shuf")
 _FENCE = "llvm.x86.sse.sfence"
-_WORD_ROUNDING = (16, "llvm.x86.avx512.mask.cvtps2dq.512")
+_ROUNDING_512 = WordConversion(
+    16, "llvm.x86.avx512.mask.cvtps2dq.512", "<16 x i32>",
+    after=(("<16 x i32>", "zeroinitializer"), ("i16", "-1"), ("i32", "4")),
+)  # fmt: skip
+_ROUNDING_256 = WordConversion(8, "llvm.x86.avx.cvt.ps2dq.256", "<8 x i32>")
+_NARROWING_256 = Narrowing(
+    8, "llvm.x86.avx2.packssdw", (("u8", "llvm.x86.avx2.packuswb"), ("s8", "llvm.x86.avx2.packsswb")), parts=2
+)
+_NARROWING_512 = Narrowing(
+    16, "llvm.x86.avx512.packssdw.512",
+    (("u8", "llvm.x86.avx512.packuswb.512"), ("s8", "llvm.x86.avx512.packsswb.512")), parts=4, joins=True,
+)  # fmt: skip
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 _PREFERENCES = ("fast-dpwssd",)
 """LLVM's tuning preferences on every level: where the level has it, one instruction multiplies words and adds the
@@ -48,8 +59,8 @@ def _avx512(name: str, *more: str) -> Machine:
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
-        has_word_products=True, has_fused_steps=True, word_rounding=_WORD_ROUNDING, fence=_FENCE,
-        word_lookup="llvm.x86.avx512.vpermi2var.hi.512",
+        has_word_products=True, has_fused_steps=True, word_rounding=_ROUNDING_512, narrowing=_NARROWING_512,
+        fence=_FENCE, word_lookup="llvm.x86.avx512.vpermi2var.hi.512",
     )  # fmt: skip
 
 
@@ -61,7 +72,7 @@ def _avx2(name: str, *more: str) -> Machine:
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, byte_product=4),
         attributes=(), instructions=_rows(needs, 256),
         transpositions=Transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
-        has_fused_steps=True, fence=_FENCE,
+        has_fused_steps=True, word_rounding=_ROUNDING_256, narrowing=_NARROWING_256, fence=_FENCE,
     )  # fmt: skip
 
 
