@@ -179,6 +179,10 @@ class Costs:
     """Cycles to load a byte of weights beyond those from memory, in addition to its delivery by a nearer cache."""
     weights_kept: int = 1 << 18
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
+    blocks_kept: int = 1 << 19
+    """Bytes of both factors in a block of pixels that the second-level cache keeps until all tiles of a gradient of the
+    weights have read them.
+    """
     images_near: int = 1 << 21
     """Bytes of images and results up to which arithmetic hides the loads."""
     refill: float = 32

@@ -68,7 +68,7 @@ _INTEL_SERVER = (
     ("prefetched_pixels", 3 << 19), ("prefetched_passes", 3), ("exposed", 6.0), ("prefetched_results", 3 << 19),
     ("transform", 1.5), ("transform_far", FarRates(0.19, 0.56, 0.175)),
     ("transform_prefetched", FarRates(0.47, 3.3, 0.62)), ("far_run", 8.0), ("fetched_blocks", 1 << 20),
-    ("part_load", 1.0),
+    ("part_load", 1.0), ("blocks_kept", 1 << 20),
 )  # fmt: skip
 
 _INTEL_SERVER_BY_BITS = ((256, (
@@ -121,11 +121,13 @@ groups wait there, as on Zen 5, for the first lines of runs from beyond the seco
 prefetchers follow: of 384 drawn depthwise choices of f32, bf16 and bytes, 12 changed at 512 bits, which take 0.59 of
 the time in the mean, 0.30 at least and 1.14 at most, and 13 at 256 bits, which take 0.83, 0.64 and 1.00. Gradients of
 1x1 weights fetch the next block of factors of 1 MiB and more: 80 of 384 drawn ones of f32 and f64 changed at 512 bits,
-which take 0.77 of the time in the mean, 0.36 at least and 1.02 at most. Tiles of pixels fetch none: layers of many
-results lose up to 4 %, while those of few take down to 0.34 of the time. First layers of bytes, of three channels in
-channels last, lose a cycle by each load of a pixel that lacks a term, so that they copy the source into padded rows:
-five of them take 0.68 to 0.90 of the time at 512 bits, four 0.76 to 0.83 at 256 bits. Steps of epilogues of bytes,
-which products on vectors do not hide, moved one of 100 choices to products on fragments, which takes 0.73 to 0.94.
+which take 0.77 of the time in the mean, 0.36 at least and 1.02 at most. Blocks of 1 MiB, of which the cache of 2 MiB
+keeps one beside the sums, have longer rows than blocks of half: 0.978 of the time of 36 gradients in the mean. Tiles of
+pixels fetch none: layers of many results lose up to 4 %, while those of few take down to 0.34 of the time. First layers
+of bytes, of three channels in channels last, lose a cycle by each load of a pixel that lacks a term, so that they copy
+the source into padded rows: five of them take 0.68 to 0.90 of the time at 512 bits, four 0.76 to 0.83 at 256 bits.
+Steps of epilogues of bytes, which products on vectors do not hide, moved one of 100 choices to products on fragments,
+which takes 0.73 to 0.94.
 
 Lines of pixels whose channels lie apart arrive there from L3 at 18 to 25 GB/s. Arithmetic hides them where a single
 tile of channels reads them. The first of several tiles waits for them, and the others take longer from the second-level

@@ -16,7 +16,7 @@ LIMITS = frozenset({
     "thread_start", "weights_kept", "images_near", "scattered_rows", "scalable_units", "result_near", "weights_ahead",
     "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_passes", "prefetched_results",
     "fragment_kept", "page_turn", "fetched_pixels", "fetched_blocks", "fetched_weights", "waited", "convert", "meeting",
-    "pack_call", "inner_taps", "weights_byte",
+    "pack_call", "inner_taps", "weights_byte", "blocks_kept",
     "code_kept", "instruction", "added_ways", "byte_product", "masked_word", "images_far", "streams",
     "weights_near", "long_epilogue",
 })  # fmt: skip

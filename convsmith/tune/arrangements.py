@@ -27,7 +27,7 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
     if config.realise != "peel" or config.staged("resident") or model.classes or model.phases:
         return config
     if not model.st.constant:
-        if config.tiles_at("split") or model.unit.rows > 1:
+        if config.tiles_at("split") or config.staged_at("pack_at") or model.unit.rows > 1:
             return config
         near = partial(model.cycles, near=True)
         factors = _packed_once(model, loops, config)

@@ -26,6 +26,7 @@ from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.fetches import fetching
+from convsmith.tune.gradient_blocks import of_vectors
 from convsmith.tune.interleaved import interleaved
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
@@ -283,7 +284,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
             others = (make(model, loops, config) for make in VARIANTS)
-            parts = [*in_blocks(model, loops, config)]
+            parts = [] if model.st.constant else [*in_blocks(model, loops, config), *of_vectors(model, loops, config)]
             configs += [config, *(c for c in others if c is not None), *parts]
             configs += interleaved(model, loops, config, parts)
         of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
@@ -304,7 +305,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
                     continue
                 best = min(best, cycles)
                 # A copy of an operand is made at a loop, whose place another order would change.
-                made_by = None if c.staged_at("pack_at") else (model, loops)
+                made_by = None if c.staged_at("pack_at") and (model.st.constant or model.unit.dot) else (model, loops)
                 yield _ModelledChoice(Choice(cycles, emitted(model, of[c.fuse], c), c), made_by)
 
 

@@ -148,6 +148,9 @@ def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
             step = max(facts.src.get(Var(pixel), 0) // facts.src.get(Var(tap), 1), 1)  # rows of the source
             size = tiles.get(pixel, pixels)
             elements *= (rows - (pixels - size) * step) / (size * taps)
+    if not facts.unit.dot:
+        far = elements / facts.lanes if view.bytes > facts.target.l2.bytes else 0.0
+        return ("pack", elements), ("beyond_line", far)
     singles = (("lane_load", elements),) if facts.unit.rows == 1 and _is_apart(facts, view, config) else ()
     return ("pack_near", elements / _filled_rows(facts, view, config)), *singles
 

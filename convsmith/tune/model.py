@@ -30,6 +30,7 @@ from convsmith.tune.far_lines import (
 )
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
+from convsmith.tune.shared_factors import arriving_steps, vectors_of_first_passes
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import ADDRESSES, TileCount, parts_inside, rows_cross_blocks, whole_tiles
 from convsmith.tune.windows import (
@@ -100,8 +101,13 @@ class Model(SharedFacts):
         return *self.kernel(loops, config), *lines
 
     def delivered(self, loops: Loops, config: Config, cycles: float) -> float:
-        """Return the cycles of a config, transfers between memories included, which takes ``cycles`` without them."""
-        return cycles if self.unit.rows > 1 else overlapped(cycles, self.traffic.cycles(loops, config))
+        """Return the cycles of a config, transfers between memories included, which takes ``cycles`` without them.
+
+        The cycles of a gradient that packs blocks of pixels include them.
+        """
+        if self.unit.rows > 1 or config.staged_at("pack_at"):
+            return cycles
+        return overlapped(cycles, self.traffic.cycles(loops, config))
 
     @staticmethod
     def _places(config: Config) -> tuple[object, ...]:
@@ -156,7 +162,9 @@ class Model(SharedFacts):
                 if not near and (waits := lines(self, loops, config, tiles)):
                     yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):
-                yield Section(again, (("sums between blocks", (("l2", 2 * sum(t.sums * t.number for t in tiles)),)),))
+                sums = sum(t.sums * t.number for t in tiles)
+                place = "l2" if sums * target.vector_bits <= 8 * target.l2.bytes else "streamed_line"
+                yield Section(again, (("sums between blocks", ((place, 2 * sums),)),))
         copies = (packed_pixels(self, loops, config),) if config.staged_at("pack_at") and self.st.constant else ()
         for events in (*packed(self, config), *copies):
             yield Section(1, (("packing", events),))
@@ -304,6 +312,7 @@ class Model(SharedFacts):
             merged = merged_taps(loops, tile, self.src, terms, guarded)
         lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
         crossing = crossings(self, loops, config)
+        at_first, far_vectors = (0.0, 0.0) if near or self.st.constant else vectors_of_first_passes(self, loops, config)
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * apiece)]
@@ -324,6 +333,7 @@ class Model(SharedFacts):
                 evicted = (("clash", lines),)
             if not (self.st.constant or near or in_order):
                 late = self.arriving_loads(loops, config, m, v * (1 if along_k else self.lanes))
+                late *= arriving_steps(self, loops, config)
                 loads += [(f"{name}.arriving", n * late) for name, n in loads]
                 loads, evicted = [*loads, *evicted], ()  # behind the lines that arrive of both factors
             dots, columns = (1.0, 0.0) if v % terms else merged  # whole registers are interleaved
@@ -349,7 +359,11 @@ class Model(SharedFacts):
                 causes.append(("far memory", arriving))
             elif arriving:  # arithmetic of other tiles, or loads of single elements, keep few lines in flight
                 yield Section(count * steps * first, (("far memory", arriving),), slow)
-            yield Section(count * steps, tuple(causes), slow)
+            if at_first:
+                channels = m / prod(n for name, n in tile.items() if loops.axes[name])
+                waits = ("far memory", (("streamed_line", channels * far_vectors),))
+                yield Section(count * steps * at_first, (*causes, waits), slow)
+            yield Section(count * steps * (1 - at_first), tuple(causes), slow)
             if m > ADDRESSES and rows_cross_blocks(self, config):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
             if self.strided_access and (far := waited_lines(self, loops, config, sides, self.far_line)):

@@ -1,4 +1,6 @@
-"""Gradients of weights on vectors of pairs: both factors of a block of pixels are packed before they are read."""
+"""Gradients of weights on vectors of pairs: both factors of a block of pixels are packed before they are read. On
+vectors of single elements, the factor that supplies the vectors is.
+"""
 
 from __future__ import annotations
 
@@ -121,3 +123,22 @@ def test_threads_pack_blocks_of_pointwise_weights(words: str, level: Machine, mo
     arrays = random_arrays(problem)
     compiled = Compiled(problem, build_artifact(problem, config, level))
     check_result(problem, compiled(arrays), expected(problem, arrays))
+
+
+SINGLE = "--dir=BWD_W --stag=abx --dtag=abx"
+OF_VECTORS = [
+    (f"{SINGLE} mb2ic19ih9oc35oh9kh3ph1", "--lane=oc --order=oc,ic,kh,kw --cache=mb:1,oh:4", "diff_dst+oh"),
+    (f"{SINGLE} mb3ic35ih9oc19oh5kh1sh2ph0", "--lane=ic --order=oc,kh,kw,ic --cache=mb:2", "src+mb"),
+    (f"{SINGLE} --dt=f64 g2mb2ic14ih9oc22oh9kh1ph0", "--lane=oc --order=g,oc,ic,kh,kw --cache=mb:1,oh:2",
+     "diff_dst+oh"),
+    (f"{SINGLE} mb2ic3ih30oc20oh8kh4sh4ph1", "--lane=oc --order=oc,ic,kh,kw --cache=mb:1,oh:3", "diff_dst+oh"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", host_targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize(("line", "words", "packed"), OF_VECTORS)
+def test_blocks_of_the_factor_that_supplies_vectors(line: str, words: str, packed: str, level: Machine) -> None:
+    """The other factor is read in place, and its rows meet borders there."""
+    problem = parse_problem(line)
+    config = Config.parse(f"--target={level.name} {words} --reduce=mb,oh,ow --pack= --pack_at={packed}")
+    assert packed.split("+")[0] + "_n" in text_of_exact(problem, config, level)

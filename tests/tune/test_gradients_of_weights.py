@@ -13,6 +13,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.expected import expected_terms
 from convsmith.tune.model import Model
 from convsmith.tune.tile_counts import ADDRESSES, rows_cross_blocks
 from convsmith.tune.traffic import TouchedArray, Traffic
@@ -41,7 +42,7 @@ def test_products_of_many_pixels_have_blocks_that_a_cache_holds(src: int, dst: i
     [
         (f"{LAST} mb32ic3ih224oc24oh112kh3sh2ph1", ["mb", "oh"]),
         (f"{LAST} mb32ic24ih32oc32oh32kh3ph1", ["mb"]),  # the second-level cache holds an image
-        (f"{FIRST} mb32ic32ih55oc128oh55kh1ph0", ["mb"]),  # some rows of a channel are a small part of a page
+        (f"{FIRST} mb32ic12ih128oc6oh128kh1ph0", ["mb"]),  # some rows of a channel are a small part of a page
     ],
 )
 def test_blocks_are_rows_of_one_image_if_caches_do_not_hold_images(line: str, loops: list[str]) -> None:
@@ -74,7 +75,7 @@ def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
 ) -> None:
     """The input channels of 1x1 weights are neighbours in memory, and so are the results of a vector."""
     config = config_of(f"{FIRST} mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", isa)
-    assert (config.lane, config.staged("pack")) == ("ic", ("src",))
+    assert (config.lane, config.packed) == ("ic", {"src"})
 
 
 def test_lanes_lie_within_blocks_of_the_channels_beside_each_other_in_the_result() -> None:
@@ -148,15 +149,9 @@ def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
     assert block[0] == "oh"
 
 
-@pytest.mark.parametrize(
-    ("line", "lane"),
-    [
-        ("mb1ic128ih32iw56oc38oh32ow56kh1kw1ph0pw0", "ic"),  # two rows of one side meet all rows of the other: 17 MB
-        ("mb2ic24ih129oc144oh129kh1ph0", "ow"),
-    ],
-)
-def test_memories_decide_between_lanes_of_equal_arithmetic(line: str, lane: str) -> None:
-    assert config_of(f"{FIRST} {line}", "avx512").lane == lane
+def test_memories_decide_between_lanes_of_equal_arithmetic() -> None:
+    """With lanes along pixels, two rows of one side would meet all rows of the other: 17 MB."""
+    assert config_of(f"{FIRST} mb1ic128ih32iw56oc38oh32ow56kh1kw1ph0pw0", "avx512").lane == "ic"
 
 
 @pytest.mark.parametrize("line", ["mb4ic512ih32oc12oh32kh1ph0", "mb4ic256ih64oc12oh64kh1ph0"])
@@ -339,6 +334,40 @@ def test_factors_of_pointwise_weights_are_packed_in_blocks_beyond_caches(sizes: 
     assert dict(config.staged_at("pack_at")) == ({"src": pixels, "diff_dst": pixels} if block else {})
     if block:
         assert config.tiles_at("cache") == ((pixels, block),)
+
+
+@pytest.mark.parametrize(
+    ("line", "packed", "cache"),
+    [
+        ("mb1ic64ih256iw512oc64oh256ow512kh1kw1ph0pw0", "src", (("oh", 4),)),  # 0.49 of the time of packing before
+        ("mb1ic32ih147oc64oh147kh3ph1", "diff_dst", (("oh", 17),)),  # 0.51 of the time of lanes along pixels
+        ("--dt=f64 mb8ic3ih224oc128oh56kh4sh4ph0", "diff_dst", (("mb", 1), ("oh", 12))),  # 0.52
+        ("mb1ic128ih28oc128oh28kh1ph0", "", ()),  # the second-level cache keeps both factors
+    ],
+)
+def test_vectors_of_channels_that_lie_apart_are_packed_in_blocks(
+    line: str, packed: str, cache: tuple[tuple[str, int], ...]
+) -> None:
+    """Packing before the products writes the factor to memory and reads it again."""
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(TARGETS["avx512"])
+    config = default_config(parse_problem(f"--dir=BWD_W {FIRST} {line}"), machine)
+    assert config.staged_at("pack_at") == (((packed, cache[-1][0]),) if packed else ())
+    assert config.staged("pack") == (() if packed else ("src",))
+    if packed:
+        assert config.tiles_at("cache") == cache
+
+
+def test_tiles_wait_in_the_first_pass_over_a_factor_from_memory() -> None:
+    """Wide tiles pass once, and each line of the shared factor serves more products."""
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(TARGETS["avx512"])
+    problem = parse_problem(f"--dir=BWD_W {FIRST} mb32ic64ih28oc192oh28kh1ph0")
+    wide, narrow = (
+        expected_terms(problem, Config.parse(
+            f"--target=avx512 --lane=ic --register={tile} --order=oc,kh,kw,ic --reduce=mb,oh,ow --cache=mb:1 --pack= "
+            "--pack_at=src+mb"
+        ), machine) for tile in ("oc:6,ic:64", "oc:14,ic:32")
+    )  # fmt: skip
+    assert 0 < 4 * wide["far memory"] < narrow["far memory"] and sum(wide.values()) < sum(narrow.values())
 
 
 @pytest.mark.parametrize(("line", "threads", "split"), [
