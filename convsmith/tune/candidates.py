@@ -39,6 +39,7 @@ from convsmith.tune.variants import (
     holding,
     in_blocks,
     nearby,
+    nearby_in_blocks,
     streamed,
     with_converted,
     with_copied_rows,
@@ -63,7 +64,10 @@ HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
-VARIANTS = (holding, nearby, with_converted, with_copied_rows, with_packed_source, with_paired_taps, with_shared_taps)
+VARIANTS = (
+    holding, nearby, nearby_in_blocks, with_converted, with_copied_rows, with_packed_source, with_paired_taps,
+    with_shared_taps,
+)  # fmt: skip
 """Functions that return a variant of a config, or None."""
 
 

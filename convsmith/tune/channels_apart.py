@@ -21,8 +21,6 @@ __all__ = [
     "arriving_lines", "crossings", "is_from_memory", "lines_apart", "packed_pixels", "prefetched_part", "waited_lines",
 ]  # fmt: skip
 
-COPIED_AT_ONCE = 5
-"""Ratio of the lines that are in flight in a loop that copies them to those between multiply-adds."""
 
 
 def waited_lines(
@@ -79,15 +77,16 @@ def is_from_memory(facts: SharedFacts) -> bool:
 
 def packed_pixels(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     """Return the events of packing the pixels that tiles read, as vectors of a row or one by one. Each channel lies
-    elsewhere, and the run of its pixels begins with a line that nothing has fetched ahead.
+    elsewhere, and the run of its pixels begins with a line that nothing has fetched ahead, which is late from memory.
     """
     st, target = facts.st, facts.target
     read = prod(d.size for d in st.dims if d.kind in ("batch", "m", "k"))
     lines = read * facts.bytes / target.l1.line
-    run = facts.bytes * prod(size for n, size in config.tiles_at("register") if loops.kinds[n] == "m")
+    sizes = {**dict(config.tiles_at("register")), **dict(config.tiles_at("cache"))}
+    run = facts.bytes * prod(size for n, size in sizes.items() if loops.kinds[n] == "m")
     far, beyond = st.a.bytes > target.l2.bytes, st.a.bytes > target.costs.images_near
     copies = ("copy", read / (facts.lanes if loops.kinds[config.lane] == "m" else 2)), ("copied_line", lines * far)
-    late = lines / COPIED_AT_ONCE if is_from_memory(facts) else 0.0
+    late = lines * min(target.l1.line / run, 1.0) if is_from_memory(facts) else 0.0
     arriving = ("arriving_line", lines * (1 + target.l1.line / run)), ("late_line", late)
     return (*copies, *arriving) if beyond else copies
 

@@ -35,6 +35,11 @@ BLOCK_OF_PIXELS = 2
 """The part that the factors of a block fill where no taps share its elements, so that nothing else of it stays near."""
 REPEATED = 1.5
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
+FAR_APART = 8
+"""Minimum ratio of the distance of two channels to a page from which blocks of rows are copied, and number of channels.
+"""
+LONG_ROW = 4
+"""Minimum number of tiles of pixels of a row that is copied at once."""
 MOST_IMAGES = 4
 """The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
 PIXELS_OF_SHARED_TAPS = 4
@@ -67,6 +72,27 @@ def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
     return config.changed(
         order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), pack_at=((a.name, inner),)
     )
+
+
+def nearby_in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with copies of longer rows of pixels than a tile reads, which stay in the second-level cache
+    while all channels of the result pass: prefetchers follow such rows of a source, and of a result, in memory.
+
+    None if no copy can be made, if loads wait for no lines of memory, or if a row would be too short; and where
+    channels are so close, or so few, that prefetches of the loads of tiles are as good.
+    """
+    costs, channels = model.target.costs, model.sizes[model.k]
+    near = nearby(model, loops, config) if costs.late_line and is_from_memory(model) else None
+    apart = model.src.get(Var(model.k), 0) * model.bytes
+    if near is None or loops.kinds[config.lane] != "m" or min(channels, apart // costs.page) < FAR_APART:
+        return None
+    tile, most = config.size(config.lane), min(costs.page // 2, model.target.l2.kept // channels) // model.bytes
+    size, threads = most // tile * tile, config.threads if config.threads > 1 else 0
+    if size < LONG_ROW * tile or -(-loops.extents[config.lane] // size) < max(BLOCKS_A_THREAD * threads, 2):
+        return None
+    order = (*(n for n in near.order if n not in (model.n, config.lane)), model.n, config.lane)
+    place = model.st.a.name, f"{config.lane}:{size}"
+    return near.changed(order=order, cache=((config.lane, size),), pack_at=(place,))
 
 
 def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import convsmith as cs
 from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import named
 from convsmith.machine.registry import target
@@ -165,3 +166,35 @@ def test_vectors_of_channels_that_are_transposed_turn_the_pages_of_a_large_resul
     found = [time(expected_features(problem, Config.parse(config), m), m)["write-back"] for m in (INTEL, cheap)]
     tiles = -(-2500 // 8) * 16 * 8  # vectors of results
     assert found[0] - found[1] == pytest.approx(tiles * INTEL.costs.page_turn, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("line", "threads", "block"),
+    [
+        ("mb2ic64ih64iw512oc64oh64ow512kh1kw1ph0pw0", 1, 512),
+        ("mb2ic64ih64iw512oc64oh64ow512kh1kw1ph0pw0", 2, 512),
+        ("--deconv --dt=f64 mb1ic48ih128iw256oc144oh128ow256kh1kw1ph0pw0", 1, 256),
+        # The last cache keeps 8 MiB from one call to the next.
+        ("mb1ic64ih64iw256oc64oh64ow256kh1kw1ph0pw0", 1, 0),
+        # Loads of tiles prefetch the rows of channels that lie 3 KiB apart.
+        ("mb32ic192ih28oc32oh28kh1ph0", 1, 0),
+    ],
+)
+def test_blocks_of_rows_from_memory_are_copied_where_channels_are_far_apart(
+    line: str, threads: int, block: int
+) -> None:
+    """Copies of half a page of each channel take 0.57 and 0.53 of the time of copies of a tile on an Intel server, and
+    2.2 of that of prefetches where images are small.
+    """
+    config = default_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), INTEL, threads)
+    cache, (place,) = config.tiles_at("cache"), config.staged_at("pack_at") or (("", ""),)
+    assert cache == ((("oh_ow", block),) if block else ())
+    assert (place[1] == f"oh_ow:{block}" and config.order[-2:] == ("oc", "oh_ow")) or not block
+
+
+@pytest.mark.parametrize("words", ["--cache=oh_ow:128", "--cache=oh_ow:128 --threads=2"])
+def test_results_of_blocks_of_rows_are_exact(words: str) -> None:
+    problem = parse_problem("--stag=abx --dtag=abx --attr-post-ops=relu mb2ic9ih19oc14oh19kh1ph0")
+    tile = "--target=generic --lane=oh_ow --fuse=oh+ow --register=oc:5,oh_ow:8 --order=mb,oc,oh_ow"
+    kernel = cs.compile(problem, config=f"{tile} --reduce=kh,kw,ic {words} --pack_at=src+oh_ow:128")
+    assert kernel.verify().ok
