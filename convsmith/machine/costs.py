@@ -144,6 +144,8 @@ class Costs:
     """Cycles to copy a vector of a run of memory into a copy of windows that the first-level cache holds."""
     window_far: float = 7.5
     """Cycles to copy a vector of a run of memory into a larger copy of windows."""
+    window_element: float = 1.75
+    """Cycles to copy an element of a channel that lies apart into a copy of windows."""
     pack: float = 0.5
     """Cycles to pack an element of 4 bytes in each call, if the operand fits in the second-level cache."""
     pack_near: float = 0.2

@@ -107,9 +107,19 @@ def _windows(facts: SharedFacts, loops: Loops, config: Config) -> Events:
         held *= size * step + more
     if facts.src.get(Var(taps[-1])) == 1:
         move, count = "window" if held <= facts.target.l1.bytes else "window_far", vectors
-    else:
-        move, count = "lane_load", run + prod(facts.sizes[n] for n in taps[-2:-1])
-    return (move, runs * again * facts.sizes[row] * count), ("call", runs * again)
+        return (move, runs * again * facts.sizes[row] * count), ("call", runs * again)
+    elements = runs * again * facts.sizes[row] * run
+    evicted = ("clash", elements * _evicted_channels(facts))
+    return ("window_element", elements), evicted, ("call", runs * again)
+
+
+def _evicted_channels(facts: SharedFacts) -> float:
+    """Return the part of the channels of a pixel whose lines evict each other from the first-level cache, before the
+    next tap reads them, because they share few sets.
+    """
+    l1, channels, apart = facts.target.l1, facts.sizes[facts.k], facts.src.get(Var(facts.k), 0) * facts.bytes
+    kept = l1.lines_kept(apart, facts.target.costs.added_ways) if apart > l1.line else channels
+    return max(0.0, 1 - kept / channels)
 
 
 def window_bytes(facts: SharedFacts, taps: tuple[str, ...]) -> int:

@@ -2,7 +2,7 @@
 
 Either the taps and channels of one row of a window become one loop, and the copy holds the windows of some rows of the
 source; or all taps do, and the copy holds the windows of the pixels that pass at a time. The latter lets pixels of
-several rows share a fragment, where a row has fewer than a fragment.
+several rows share a fragment, where a row fills at most half of one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def window_nests(problem: Problem, st: Statement, target: Machine) -> list[Windo
     if not rows or st.residues or len(st.reduce) < 2:
         return []
     adjacent = steps.get(Var(st.reduce[-1])) == 1
-    short = adjacent and sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
+    short = sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
     channels, least = sizes[st.reduce[-1]], min(row.terms for row in rows)
     few = channels % rows[0].terms != 0 if adjacent else channels < least
     joined = [st.reduce[-2:]] * (few and len(st.reduce) > 2) + [st.reduce] * (few or short)

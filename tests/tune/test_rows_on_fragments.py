@@ -63,6 +63,18 @@ def test_windows_of_a_gradient_move_backwards_and_take_time() -> None:
     assert min(terms.values()) > 0
 
 
+@pytest.mark.parametrize(("line", "is_copied"), [
+    ("--deconv --dt=bf16 --stag=abx --dtag=abx mb1ic512ih7oc512oh7kh3ph1", True),
+    ("--dt=bf16 --stag=abx --dtag=abx mb1ic256ih14oc512oh7kh3sh2ph1", True),
+    ("--dt=bf16 --stag=abx --dtag=abx mb32ic256ih16oc128oh8kh3sh2ph1", False),
+])  # fmt: skip
+def test_windows_of_short_rows_are_copied_where_channels_lie_apart(line: str, is_copied: bool) -> None:
+    """Pixels of several rows then share a fragment, and weights are loaded once for all of them. Channels that evict
+    each other from the first-level cache are copied slowly.
+    """
+    assert (default_config(parse_problem(line).canonical(), AMX).realise == "window_copy") == is_copied
+
+
 @pytest.mark.parametrize("terms", [8, 16])
 def test_short_rows_of_pixels_are_packed_as_vectors(terms: int) -> None:
     """Terms that fill a quarter of a vector, or half of one, are loaded and stored at once."""
