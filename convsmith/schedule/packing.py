@@ -16,6 +16,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Store
 from convsmith.ir.types import S32
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.machine.base import Machine
+from convsmith.machine.transpositions import MAX_READ_STRIDE
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
@@ -153,6 +154,9 @@ class _CopyVectors(NamedTuple):
 
     loops: tuple[Loop, ...]
     lanes: int
+    are_cut: bool = False
+    """Whether the loop has more iterations than a vector has lanes, and is cut into vectors within each of its pieces.
+    """
 
 
 def _order_copy(
@@ -173,6 +177,8 @@ def _order_copy(
         s.run(partition, tuple(whole[:-1]), PIECES)
         return _CopyVectors(tuple(whole[-1:]), lanes)
     s.run(partition, tuple(x for x in whole if x.name not in pair), BORDERS if pair else PIECES)
+    if moved is not None and not is_constant and _is_strided_run(moved, lanes):
+        return _CopyVectors(tuple(whole[-1:]), lanes, are_cut=True)
     if pair:
         by_name = {x.name: x for x in whole}
         return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
@@ -185,6 +191,14 @@ def _is_long_run(moved: CopyNest, lanes: int) -> bool:
     return moved.steps[last] == 1 and moved.extents[last] > lanes and last not in moved.masked
 
 
+def _is_strided_run(moved: CopyNest, lanes: int) -> bool:
+    """Return whether the innermost loop copies near elements that fill more than a vector; some at its borders may be
+    absent.
+    """
+    last = [*moved.extents][-1]
+    return moved.plain and 0 < moved.steps[last] <= MAX_READ_STRIDE and moved.extents[last] > lanes
+
+
 def _is_scattered(moved: CopyNest, vectors: _CopyVectors) -> bool:
     """Return whether the lanes of vectors of a short copy are apart in the original."""
     is_apart = len(vectors.loops) == 1 and moved.steps[vectors.loops[0].name] > 1
@@ -194,6 +208,11 @@ def _is_scattered(moved: CopyNest, vectors: _CopyVectors) -> bool:
 def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
     """Vectorise a copy."""
     s.run(simplify)
+    if vectors.are_cut:
+        around, lane = s.tile(vectors.loops[0], vectors.lanes, "ol", ("copy", "copy"))
+        s.run(partition, (around,))
+        s.run(vectorise, lane, vectors.lanes, False)
+        return
     if len(vectors.loops) > 1:
         s.run(fuse, *vectors.loops, vectors.loops[-1], "conditions")
     if vectors.loops:

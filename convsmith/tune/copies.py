@@ -161,8 +161,19 @@ def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
     if not facts.unit.dot:
         far = elements / facts.lanes if view.bytes > facts.target.l2.bytes else 0.0
         return ("pack", elements), ("beyond_line", far)
+    if facts.unit.rows > 1 and _is_near_singly(facts, view, config):
+        return (("pack_far", elements),)
     singles = (("lane_load", elements),) if facts.unit.rows == 1 and _is_apart(facts, view, config) else ()
     return ("pack_near", elements / _filled_rows(facts, view, config)), *singles
+
+
+def _is_near_singly(facts: SharedFacts, view: View, config: Config) -> bool:
+    """Return whether the blocks of a reduction copy the terms of fragments one by one: channels do not fill vectors,
+    and the terms of rows are not adjacent. Terms of lanes may be as far apart as a transposition of tiles permits.
+    """
+    steps, terms = view_steps(view), facts.dims[config.tiles_at("k_step")[0][0]]
+    most = MAX_READ_STRIDE if Var(facts.dims[config.lane][-1]) in steps else 1
+    return not (0 < steps.get(Var(terms[-1]), 0) <= most or _fills_vectors(facts, steps))
 
 
 def _filled_rows(facts: SharedFacts, view: View, config: Config) -> float:
@@ -279,10 +290,10 @@ def packs_vectors(facts: SharedFacts, view: View, terms: str, lane: str) -> bool
     """Return whether vectors are packed of an operand whose terms are iterations of the loop ``terms``, for vectors
     along ``lane``.
 
-    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed, of few channels together with
-    those of the next taps. Joined loops that do not follow each other in memory are copied element by element.
+    Vectors of near terms are copied, vectors of adjacent channels are transposed, of few channels together with those
+    of the next taps. Joined loops that do not follow each other in memory are copied element by element.
     """
     steps, dims = view_steps(view), facts.dims[terms]
-    is_vector = steps.get(Var(dims[-1])) == 1 or _fills_vectors(facts, steps)
+    is_vector = 0 < steps.get(Var(dims[-1]), 0) <= MAX_READ_STRIDE or _fills_vectors(facts, steps)
     is_vector = is_vector or 0 < steps.get(Var(facts.dims[lane][-1]), 0) <= MAX_READ_STRIDE
     return is_vector and steps_evenly(steps, dims, facts.sizes)

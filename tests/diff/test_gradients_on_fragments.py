@@ -20,6 +20,7 @@ from convsmith.schedule import copy_nest
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates, default_config
+from convsmith.tune.expected import expected_terms
 
 LAST, FIRST, BLOCKS = (f"--dir=BWD_W --dt=bf16 --stag={t} --dtag={t}" for t in ("axb", "abx", "aBx16b"))
 FRAGMENTS = "--target=avx512_amx --lane=oc --register=ic:32,oc:32 --order=kh,kw,oc,ic --instruction=tdpbf16ps_16"
@@ -304,3 +305,35 @@ def test_elements_beside_borders_are_packed_as_vectors(line: str) -> None:
     body = text.partition("convsmith_conv_pack_src_chunk:")[2].partition(".Lfunc_end")[0]
     mnemonics = re.findall(r"^\t([a-z]\w*)", body, re.MULTILINE)
     assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzw|movw", m)], body
+
+
+def test_long_rows_with_a_stride_are_unfolded_as_vectors() -> None:
+    words = "--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:32 --pack=src,diff_dst --unfold=src"
+    with interning():
+        made = plan(parse_problem(f"{FIRST} mb1ic64ih75oc64oh38kh3sh2ph1"), Config.parse(f"{FRAGMENTS} {words}"), AMX)
+        text = lower(made).text
+    body = text.partition("@convsmith_conv_pack_src_chunk(")[2].partition("\n}")[0]
+    assert "store <32 x i16>" in body, body
+
+
+@needs_amx
+@pytest.mark.parametrize("line", [f"{FIRST} mb1ic32ih75oc32oh38kh3sh2ph1", f"{FIRST} mb2ic32ih80oc32oh40kh2sh2ph0",
+                                  f"{FIRST} mb1ic32ih150iw9oc32oh75ow5kh3kw3sh2sw2ph1pw1"])  # fmt: skip
+def test_unfolded_strides_are_exact(line: str) -> None:
+    words = "--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:32 --pack=src,diff_dst --unfold=src"
+    assert verify_kernel(cs.compile(line, config=f"{FRAGMENTS} {words}")).ok
+
+
+def test_rows_with_a_stride_are_packed_before_the_call_and_lanes_at_a_loop() -> None:
+    """Blocks of a reduction copy the terms of rows one by one if they are not adjacent, those of lanes in tiles."""
+    problem = parse_problem(f"{FIRST} mb1ic64ih200oc64oh100kh3sh2ph1").canonical()
+    words = "--order=kw,oc,ic,kh --reduce=mb,oh,ow --instruction=tdpbf16ps_16 --k_step=ow:32 --realise=pad_copy"
+    near = "--cache=oh:10 --pack= --pack_at=src+oh,diff_dst+oh"
+    rows, lanes = (
+        f"--target=avx512_amx --lane={lane} --register=ic:32,oc:32 {words} {near}" for lane in ("oc", "ic")
+    )
+    with interning():
+        taken = [expected_terms(problem, Config.parse(x), AMX)["packing"] for x in (rows, lanes)]
+        whole = Config.parse(f"--target=avx512_amx --lane=oc --register=ic:32,oc:32 {words} --pack=src,diff_dst")
+        before = expected_terms(problem, whole, AMX)["packing"]
+    assert taken[0] > 3 * taken[1] and before < taken[0]
