@@ -257,7 +257,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     """
     windows = config is not None and config.realise == "window_copy"
     changing = {view.name for view in st.factors if not view.constant}
-    packed = config is not None and changing <= ({*config.staged("pack")} if st.constant else config.packed)
+    packed = config is not None and changing <= config.packed
     joined = config is not None and (windows or packed) and config.tiles_at("k_step")
     loop = config.tiles_at("k_step")[0][0] if config is not None and joined else st.reduce[-1]
     sizes = st.extents

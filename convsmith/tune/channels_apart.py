@@ -76,11 +76,14 @@ def is_from_memory(facts: SharedFacts) -> bool:
 
 
 def packed_pixels(facts: SharedFacts, loops: Loops, config: Config) -> Events:
-    """Return the events of packing the pixels that tiles read, as vectors of a row or one by one. Each channel lies
-    elsewhere, and the run of its pixels begins with a line that nothing has fetched ahead, which is late from memory.
+    """Return the events of packing the pixels that tiles read, as vectors of a row or one by one; for fragments, tiles
+    of pixels and channels are transposed. Each channel lies elsewhere, and the run of its pixels begins with a line
+    that nothing has fetched ahead, which is late from memory.
     """
     st, target = facts.st, facts.target
     read = prod(d.size for d in st.dims if d.kind in ("batch", "m", "k"))
+    if facts.unit.rows > 1:
+        return (("pack_near", read),)
     lines = read * facts.bytes / target.l1.line
     sizes = {**dict(config.tiles_at("register")), **dict(config.tiles_at("cache"))}
     run = facts.bytes * prod(size for n, size in sizes.items() if loops.kinds[n] == "m")

@@ -51,7 +51,8 @@ FEW_TILES = (1, 2, 3)
 def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
     """Return ``config`` with a copy of the pixels that a tile reads, made once for all channels of the result.
 
-    None if no copy can be made.
+    None if no copy can be made, or fragments whose lanes are pixels would pass weights that the second-level cache does
+    not hold.
     """
     pixels = [n for n in config.order if n != model.images and loops.kinds[n] == "m"]
     a = model.st.a
@@ -59,7 +60,8 @@ def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
     fits = fits and bool(pixels) and not model.target.vectors.scalable
     if not fits or config.lane in (model.batch, model.k) or model.n not in loops.extents:
         return None
-    if loops.extents[model.n] <= config.size(model.n):
+    is_turned = model.unit.rows > 1 and config.lane in pixels
+    if model.st.b.bytes >= model.target.l2.bytes if is_turned else loops.extents[model.n] <= config.size(model.n):
         return None
     tiles = prod(-(-loops.extents[n] // config.size(n)) for n in config.order if loops.kinds[n] == "m")
     if config.threads > 1 and tiles < BLOCKS_A_THREAD * config.threads:

@@ -70,7 +70,7 @@ def test_gradients_are_exact(line: str, threads: int) -> None:
         (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --cache=mb_oh_ow:256"),
         (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --k_step=ow:32 --realise=pad_copy"),
         (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src"),
-        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src,diff_dst"),
+        (f"{FIRST} mb4ic256ih28oc256oh10kh3sh3ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src,diff_dst"),
     ],
 )
 def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> None:

@@ -92,6 +92,41 @@ def test_results_are_exact(line: str, target: str, threads: int) -> None:
         assert verdict.ok, f"{config}: {verdict.detail}"
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("line", [
+    f"{BF16} mb2ic64ih7oc48oh7kh1ph0",
+    f"{BF16} mb1ic17ih9oc33oh9kh1ph0",
+    f"{BF16} --dir=FWD_B --attr-post-ops=sum+relu mb1ic40ih9oc33oh5kh1sh2ph0",
+    f"{BF16} --dir=BWD_D mb2ic24ih9oc70oh9kh1ph0",
+    f"{BF16} --deconv mb2ic72ih9oc16oh9kh1ph0",
+    f"{BF16} g2mb1ic48ih9oc66oh9kh1ph0",
+    f"{BYTES} mb2ic23ih9oc130oh9kh1ph0",
+])  # fmt: skip
+def test_fragments_pack_their_pixels_at_a_loop(line: str) -> None:
+    problem = parse_problem(line).canonical()
+    with interning():
+        every = [c.config for c in candidates(problem, known_target("avx512_amx"), 1)]
+    configs = [c for c in every if c.staged_at("pack_at") and c.instruction.startswith("tdp")][:2]
+    assert configs
+    for config in configs:
+        try:
+            verdict = cs.compile(line, target="avx512_amx", config=str(config)).verify()
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        assert verdict.ok, f"{config}: {verdict.detail}"
+
+
+@pytest.mark.parametrize(("line", "is_near"), [
+    (f"{BF16} --dir=BWD_D mb1ic64ih44oc384oh44kh1ph0", True),
+    (f"{BF16} --deconv mb32ic64ih128oc16oh128kh1ph0", True),
+    (f"{BF16} mb1ic512ih7oc2048oh7kh1ph0", False),
+])  # fmt: skip
+def test_pixels_are_packed_at_a_loop_for_weights_that_a_cache_holds(line: str, is_near: bool) -> None:
+    with interning():
+        config = default_config(parse_problem(line).canonical(), known_target("avx512_amx"))
+    assert config.lane.endswith(("oh_ow", "ih_iw")) and bool(config.staged_at("pack_at")) == is_near
+
+
 @pytest.mark.parametrize(
     ("line", "level"),
     [
