@@ -245,6 +245,10 @@ class Packing:
         own = {x.var for x, _ in self.kept} | self.around.keys()
         return tuple(c for c in guards if variables_of(c) <= own)
 
+    def is_open(self, loop: For) -> bool:
+        """Return whether a copy within the kernel has as many elements along ``loop`` as a call, and no zeros."""
+        return self.scope != "global" and not variables_of(loop.hi).isdisjoint(self.kernel.sizes)
+
     def enter(self, loop: For) -> dict[Var, Range]:
         """Bind the loop's variable to its range, and return the previous ranges."""
         outer = dict(self.ranges)
@@ -262,7 +266,8 @@ class Packing:
             length = self.length(s)
             self.check(s, own)
             at = at + product(s.var, self.size(s.body))
-            bound = s.var < s.hi if length is not s.hi else conj(())
+            end = s.hi if self.is_open(s) else length
+            bound = s.var < s.hi if end is not s.hi else conj(())
             self.kept.append((s, length))
         else:
             # An empty loop reads nothing, even if it does not index the operands.
@@ -275,7 +280,7 @@ class Packing:
         self.ranges = outer
         if kept:
             self.kept.pop()
-            pack = pack if isinstance(pack, Block) and not pack.stmts else For(s.var, s.lo, length, pack)
+            pack = pack if isinstance(pack, Block) and not pack.stmts else For(s.var, s.lo, end, pack)
         return For(s.var, s.lo, s.hi, new, s.kind, s.carried), pack
 
     def dims(self) -> list[tuple[For, Index]]:
@@ -297,7 +302,7 @@ class Packing:
     def check(self, loop: For, own: set[Var]) -> None:
         if not (loop.lo.is_const and loop.lo.const == 0):
             raise ConfigError("bounds", f"derive_packing: loop {loop.var} starts at {loop.lo}, not at 0")
-        if not variables_of(loop.hi) <= own | set(self.kernel.sizes):
+        if not variables_of(loop.hi) & bound_in(self.kernel.body) <= own:
             why = f"which hangs on loops that do not index {', '.join(sorted(self.operands))}"
             raise ConfigError("bounds", f"derive_packing: loop {loop.var} ends at {loop.hi}, {why}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import (
     Cond,
     Ge0,
@@ -19,7 +20,7 @@ from convsmith.ir.index import (
     product,
 )
 from convsmith.ir.rewrite import Rewriter, Substitute
-from convsmith.ir.stmt import For, If, Kernel, PointerLoad, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import children, loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
@@ -40,6 +41,11 @@ class _Piece(Rewriter):
         super().__init__()
         self.counts, self.serial, self.active = counts, serial, active or {}
         self.memory = Substitute(moved)
+        self.own: set[Buffer] = set()
+
+    def visit_Alloc(self, s: Alloc) -> Stmt:
+        self.own.add(s.buffer)
+        return Alloc(s.buffer, self.stmt(s.body))
 
     def visit_For(self, loop: For) -> Stmt:
         count = self.counts.get(loop.var.name)
@@ -67,11 +73,15 @@ class _Piece(Rewriter):
         return Select(self.memory.expr(v.cond), self.expr(v.yes), self.expr(v.no))
 
     def visit_Load(self, v: Load) -> Value:
-        return v if v.buffer.scope == "register" else Load(v.buffer, self.memory.index(v.index), v.lanes)
+        return v if self.is_own(v.buffer) else Load(v.buffer, self.memory.index(v.index), v.lanes)
 
     def visit_Store(self, s: Store) -> Stmt:
-        index = s.index if s.buffer.scope == "register" else self.memory.index(s.index)
+        index = s.index if self.is_own(s.buffer) else self.memory.index(s.index)
         return Store(s.buffer, index, self.expr(s.value), s.lanes)
+
+    def is_own(self, buffer: Buffer) -> bool:
+        """Return whether the piece has registers or a copy of its own, whose places begin with the piece."""
+        return buffer.scope == "register" or buffer in self.own
 
 
 class _Pieces(Rewriter):
@@ -248,10 +258,11 @@ class _Inner(Rewriter):
 
 
 def _reads_own(body: Stmt) -> bool:
-    """Return whether ``body`` reads an array in memory that it writes."""
-    stores = [s for s in statements_of(body) if isinstance(s, Store)]
+    """Return whether ``body`` reads an array that it writes, which is there before and after it."""
+    inside = [*statements_of(body)]
+    stores, own = [s for s in inside if isinstance(s, Store)], {s.buffer for s in inside if isinstance(s, Alloc)}
     read = {v.buffer for s in stores for v in loads_of(s.value)}
-    return any(s.buffer in read for s in stores if s.buffer.scope != "register")
+    return any(s.buffer in read for s in stores if s.buffer.scope != "register" and s.buffer not in own)
 
 
 def _has_loose_accesses(s: Stmt, var: Var) -> bool:

@@ -104,6 +104,14 @@ def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
     )
 
 
+def known_range(loop: For, ranges: dict[Var, Range]) -> dict[Var, Range]:
+    """Return the `loop_range` of a loop by its variable; empty if its length is known at the call alone."""
+    try:
+        return {loop.var: loop_range(loop, ranges)}
+    except Unbounded:
+        return {}
+
+
 def ranges_below(s: Stmt, ranges: Mapping[Var, Range]) -> dict[Var, Range]:
     """Return the ranges of the variables of all loops in ``s``, which has the ``ranges`` around it.
 

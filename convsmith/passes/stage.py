@@ -12,7 +12,7 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.copies import CopyLayout, StagedReads
 from convsmith.passes.scope import (
     ScopedRewriter,
-    loop_range,
+    known_range,
     ranges_below,
     require_loops,
     require_new_buffer,
@@ -40,7 +40,7 @@ class _Stage(ScopedRewriter):
                 "dependence", f"stage: {old}[...] = ... and ... {loads[0]}: a copy at the start of an iteration of "
                 f"{loop.var} lacks what the iteration writes; legal are buffers that it only reads",
             )  # fmt: skip
-        around = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
+        around = {**self.ranges, **known_range(loop, self.ranges)}
         reads = StagedReads(self.kernel, loop, old, loads, around, ranges_below(loop.body, around))
         return self.layout.staged(reads, f"{self.buffer}_{self.layout.ending}", self.scope)
 

@@ -104,7 +104,7 @@ def _along_channels(q: Conv, config: Config, target: Machine) -> Config:
     order = (*(n for n in config.order if n not in (st.n, row)), st.n, row)
     for images in range(MAX_IMAGES, 0, -1):
         tile = ((st.n, channels), (row, images))
-        found = config.changed(lane=st.n, register=tile, order=order, stream=(), fetch=())
+        found = config.changed(lane=st.n, register=tile, order=order, pack_at=(), stream=(), fetch=())
         loops, unit = loops_after_fusing(st, found), ProductShape.of(st, target, found)
         if channels <= unit.lanes and registers(loops, found, target, unit, channels).fit:
             return found
@@ -119,7 +119,7 @@ def _for_pads(config: Config) -> Config:
     ahead = config.staged("stream"), config.staged("fetch")
     stream, fetch = (tuple(n for n in own if n in packed) for own in ahead)
     realise = "mask" if config.offsets == "each" else "indirection"
-    return config.changed(realise=realise, stream=stream, fetch=fetch)
+    return config.changed(realise=realise, pack_at=(), stream=stream, fetch=fetch)
 
 
 def _is_mostly_absent(q: Conv) -> bool:

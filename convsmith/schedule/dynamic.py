@@ -210,6 +210,8 @@ def _check_config(
     legal = (*legal, *unpadded)
     table = config.realise == "indirection"
     along = {row} if has_lanes_along_rows(p, config.threads) and not table else set()
+    in_place = isinstance(p, Conv) and is_pointwise(p) and config.realise == "peel"
+    near = {(st.a.name, n) for n in along & {config.lane} if in_place}
     several = {name for name, size in config.tiles_at("register") if size > 1}
     tiled = several & loops
     rows = {d.name for d in st.of("m") if d.axis} if config.realise == "mask" else {row}
@@ -224,7 +226,7 @@ def _check_config(
             (f"--realise={config.realise}", config.realise not in legal),
             (f"--table={config.table}", table and config.table != "sections"), ("--fuse", fused & loops),
             ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
-            (f"--pack={','.join(moving)}", moving), ("--pack_at", config.staged_at("pack_at")),
+            (f"--pack={','.join(moving)}", moving), ("--pack_at", set(config.staged_at("pack_at")) - near),
             (f"--lane={config.lane}", config.lane in loops - along),
             (f"--register={','.join(sorted(tiled))}", tiled - rows),
         ) if is_so
@@ -232,6 +234,7 @@ def _check_config(
     if wrong:
         tile = f"a tile of {row} at most" if row in loops else "no tile"
         lanes = f"lanes along channels or {row}" if along else "lanes along channels"
+        lanes += "".join(f", --pack_at={name}+{n} alone" for name, n in near)
         raise ConfigError(
             "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, {lanes}, and, of "
             f"{', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",

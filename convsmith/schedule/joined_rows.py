@@ -26,7 +26,7 @@ class PixelRows(NamedTuple):
     """The pixels of a result: the ``names`` of the dims that they run along, outermost first, and its ``extents``.
 
     A dim has several names: that of the result, and that of a source whose pixels are read in place. ``others`` is the
-    number of register tiles along the other dims.
+    number of register tiles along the other dims, except those that share a copy of the pixels of a tile.
     """
 
     names: tuple[tuple[str, ...], ...]
@@ -39,7 +39,10 @@ class PixelRows(NamedTuple):
         or without; the source has the same pixels if they are read ``in_place``.
         """
         found = [d for d in st.of("m") if d.axis or (images and d.sort == "images")]
-        rest = [d for d in st.dims if d.kind != "k" and d not in found]
+        around = [d for d in st.dims if d.kind != "k"]
+        order = [*config.order, *(d.name for d in around if d.name not in config.order)]
+        within = {n for _, of in config.staged_at("pack_at") for n in order[order.index(of) :]}
+        rest = [d for d in around if d not in found and d.name not in within]
         tiles = (-(-d.size // config.size(d.name)) for d in rest)
         own = [d.name for d in found]
         names = [(name, _OTHER_SIDE.get(name[0], name[0]) + name[1:]) if in_place else (name,) for name in own]

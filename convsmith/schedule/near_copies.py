@@ -167,6 +167,8 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     outside = down_to(nest.to_tile, place)
     widths = {x.name: room for x, room in nest.widths}
     inner = [x for x in nest.loops if x not in outside and indexes(st, view, x)]
+    if any(x.of in k.loops.symbolic for x in inner):  # parts of a tile copy as many elements as they read
+        return None
     steps = view_steps(view)
     if not all(steps_evenly(steps, x.dims, st.extents) for x in inner):
         return None

@@ -39,11 +39,17 @@ from convsmith.tune.fetches import may_fetch_pixels, weights_stream
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
+from convsmith.tune.variants import nearby
 
 CALLS = 196, 49, 6272
 """Pixels of the representative calls: of common small images, whose last register tiles are a part of the work, and of
 one that the caches do not hold. The sum of the ratios to the fastest config of each call decides; configs that are much
 slower at the first one are left out.
+"""
+APART = 784, 3136, 4096
+"""Pixels of further calls that compare kernels which read pixels where they are in images whose channels lie apart: of
+common images, where the distance of channels matters more than the last register tile, and so many that lines of all
+channels have one place in a cache.
 """
 IMAGE = 400
 """Pixels of a further call, the first one, that compares kernels which read windows in place: 20 rows of 20 pixels, so
@@ -85,6 +91,9 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     calls = (IMAGE, *CALLS) if in_place else CALLS
     rows = [_CallModel(call, statement(call, target), target, unit) for call in (_call(p, n) for n in calls)]
     configs = [*_configs(rows, st, unit, same)]
+    if realise == "peel" and isinstance(p, Conv) and rows[-1].strided_access:
+        rows += (_CallModel(call, statement(call, target), target, unit) for call in (_call(p, n) for n in APART))
+        configs = [*configs, *_near(rows[-1], configs)]
     if in_place:
         assert isinstance(p, Conv)
         images = (_unpadded(p, image(p.rank, n)) for n in calls)
@@ -95,15 +104,28 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
     row = st.of("m")[-1].name
     ratios = _ratios(rows[0], configs, row)
-    near = {_ahead(st, _ordered(rows, c), target): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
+    near = {prefetching(st, _ordered(rows, c), target): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in rows[1:]]
     return min(near, key=lambda c: near[c] + sum(each[c] for each in others))
 
 
-def _ahead(st: Statement, config: Config, target: Machine) -> Config:
+def _near(model: _CallModel, configs: Sequence[Config]) -> Iterator[Config]:
+    """Yield those of ``configs`` whose vectors lie along pixels that a kernel reads where they are, with a copy of the
+    pixels of a tile, which its channels share: the distance of the channels in memory is known only at the call, so
+    that any number of their lines may have one place in a cache.
+    """
+    for config in configs:
+        along = config.lane == model.st.of("m")[-1].name
+        if along and (found := nearby(model, loops_after_fusing(model.st, config), config)) is not None:
+            yield found
+
+
+def prefetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return ``config`` with prefetches of the source where they pay for one that the caches do not hold: any call may
     read more than that, and prefetches are nearly free in those that do not.
     """
+    if config.staged_at("pack_at"):
+        return config
     along = st.constant and config.lane == st.of("m")[-1].name and config.realise == "peel"
     if along and target.costs.prefetched_pixels and not weights_stream(st, config, target):
         return config.changed(stream=(st.a.name,))
@@ -148,11 +170,14 @@ def _cycles(model: _CallModel, config: Config, row: str) -> float:
     size, whole = sizes.get(row, least), loops.extents[row]
     full = whole - whole % size
     total = model.cycles(_with_row(loops, row, full), config) if full else 0.0
-    rest = -(-(whole - full) // least) * least
-    for n in (least << bit for bit in range((size // least).bit_length())):
-        if rest & n:
-            part = config.changed(register=tuple({**sizes, row: n}.items()))
-            total += cycles(model.kernel(_with_row(loops, row, n), part), model.target)
+    vectors, short = divmod(whole - full, least)
+    pieces = [least << bit for bit in range(vectors.bit_length()) if vectors >> bit & 1] + [least] * bool(short)
+    for n in pieces:
+        part, extents = config.changed(register=tuple({**sizes, row: n}.items())), _with_row(loops, row, n)
+        sections = model.nests(extents, part) if total else model.kernel(extents, part)
+        if total and config.staged_at("pack_at"):  # the first part has the weights and the copies of all parts
+            sections = tuple(x for x in sections if x.causes[0][0] != "packing")
+        total += cycles(sections, model.target)
     return total
 
 
@@ -239,7 +264,7 @@ def _ordered(models: Sequence[Model], config: Config) -> Config:
     """Return ``config`` with the tiles of a row and of its channels in the order in which the ``models`` of calls
     expect less time, if these compare them, because each channel has cache lines of its own.
     """
-    if config.threads > 1 or not models[0].strided_access:
+    if config.threads > 1 or not models[0].strided_access or config.staged_at("pack_at"):
         return config
     *outer, a, b = config.order
 

@@ -16,6 +16,7 @@ from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.call_variants import config_of_call, pixels_at_borders
 from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import joined_pixels
 
 LINES = (
     "--stag=abx --dtag=abx mb1ic7ih8oc5kh1",
@@ -103,6 +104,38 @@ def test_tiles_and_their_remainders(line: str, words: str) -> None:
         words = words.replace("ow:64 --remainder=ow:32", "ow:16 --remainder=ow:8")
     given = f"--target={level} --lane=ow {words} --order=mb,oh,oc,ow --reduce=kh,kw,ic"
     _check(p, cs.compile(p, threads=1, config=given, dynamic=_dims(p)), 25)
+
+
+COPIED = (
+    *LINES[:2], *LINES[3:5], LINES[-1], "--stag=abx --dtag=abx --dt=f64 mb1ic5ih8oc6kh1",
+    "--stag=abx --dtag=abx --dt=u8:s8:s32 mb1ic7ih8oc5kh1",
+    "--stag=abx --dtag=abx --dt=u8:s8:u8 --attr-zero-points=src:common:3 mb1ic9ih8oc5kh1",
+    "--stag=axb --dtag=abx mb1ic7ih8oc5kh1",
+)  # fmt: skip
+"""Pixels that are read where they are; in the last line, each vector of them is gathered."""
+
+
+@pytest.mark.sampled(6, "words", "line")
+@pytest.mark.parametrize("words", ["--register=oc:2,ow:{}", "--register=oc:1,ow:{} --threads=2"])
+@pytest.mark.parametrize("line", COPIED)
+def test_tiles_and_parts_of_tiles_copy_the_pixels_that_they_read(line: str, words: str) -> None:
+    """A part of a tile has a copy of its own, at whose start its pixels are; a last vector may be copied again."""
+    p, level = Conv.parse(line), host_targets()[0]
+    order = ",".join(["mb", *(d for d in ("od", "oh") if d[1] in p.axes), "ow", "oc"])
+    reduce = ",".join([*(f"k{a}" for a in p.axes), "ic"])
+    given = f"--target={level.name} --lane=ow {words} --order={order} --reduce={reduce} --pack_at=src+ow"
+    lanes = level.lanes(64 if p.dt[0] == "f64" else 32)
+    kernel = cs.compile(p, config=given.format(3 * lanes), threads=2 if "threads" in words else 1, dynamic=_dims(p))
+    _check(p, kernel, 20)
+
+
+def test_threads_share_rows_where_channels_share_a_copy() -> None:
+    """As many rows run as one as leave each thread a part of the image, where it would else have channels."""
+    q = replace(Conv.parse(LINES[0]), oc=8, i=(8, 10), o=(8, 10))
+    words = "--target=generic --lane=ow --register=oc:1,ow:8 --reduce=kh,kw,ic --threads=2"
+    for order, rows in (("mb,oh,oc,ow", 1), ("mb,oh,ow,oc --pack_at=src+ow", 2), ("mb --pack_at=src+ow", 1)):
+        config = Config.parse(f"{words} --order={order}")
+        assert joined_pixels(q, {t.name: t for t in q.tensors}, config)["oh_end"] == rows
 
 
 def test_taps_of_other_axes_are_no_part_of_a_tile() -> None:

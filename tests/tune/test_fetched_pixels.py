@@ -8,8 +8,10 @@ from convsmith.machine.micro_architectures import named
 from convsmith.machine.registry import target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.dynamic import dynamic_config
+from convsmith.tune.dynamic import dynamic_config, prefetching
 
 ZEN3 = named("znver3").of(next(level for level in LEVELS if level.name == "avx2"))
 
@@ -33,17 +35,23 @@ def test_first_choices_fetch_pixels_that_are_far(line: str, fetches: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "streams"),
+    ("line", "words", "streams"),
     [
         # Tiles of channels are outermost, and each passes over all pixels.
-        ("mb1ic1200ih14oc192oh14kh1ph0", True),
+        ("mb1ic1344ih14oc192oh14kh1ph0", "--order=mb,oc,oh,ow", True),
         # Tiles of pixels are outermost, and each loads 1 MiB of weights.
-        ("mb1ic1344ih14oc192oh14kh1ph0", False),
+        ("mb1ic1344ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc", False),
+        ("mb1ic64ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc", True),
+        # Pixels are read once, where they are copied.
+        ("mb1ic64ih14oc192oh14kh1ph0", "--order=mb,oh,ow,oc --pack_at=src+ow", False),
     ],
 )
-def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(line: str, streams: bool) -> None:
-    config = dynamic_config(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), ZEN3)
-    assert config.staged("stream") == (("src",) if streams else ())
+def test_kernels_for_any_sizes_prefetch_pixels_unless_far_weights_pass_them(
+    line: str, words: str, streams: bool
+) -> None:
+    st = statement(parse_problem(f"--stag=abx --dtag=abx {line}").canonical(), ZEN3)
+    config = Config.parse(f"--target=avx2 --lane=ow --register=oc:4,ow:24 {words}")
+    assert prefetching(st, config, ZEN3).staged("stream") == (("src",) if streams else ())
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_any_call_of_a_kernel_for_all_sizes_may_read_more_than_the_caches_hold()
     problem = general(parse_problem(f"{LAYOUTS} mb1ic64ih8oc64oh8kh1ph0"))
     assert dynamic_config(problem, level).staged("fetch") == ("src",)
     assert dynamic_config(problem, AMX).staged("fetch") == ()
-    problem = general(parse_problem("--stag=abx --dtag=abx mb1ic64ih8oc64oh8kh1ph0"))
+    problem = general(parse_problem("--stag=abx --dtag=abx mb1ic64ih8oc8oh8kh1ph0"))
     assert dynamic_config(problem, level).staged("stream") == ("src",)
     assert dynamic_config(problem, AMX).staged("stream") == ()
 
