@@ -47,7 +47,7 @@ def config_of_call(q: Conv, config: Config, target: Machine) -> Config:
     if config.realise == "peel" and not is_padded(q):
         return _along_channels(q, config, target) if _has_one_pixel(q) else config
     if config.realise == "peel":
-        return _for_pads(config)
+        return _for_pads(q, config, target)
     if config.realise == "mask" and through_table(q):
         return _in_even_tiles(q, _through_table(q, config, target), target)
     if config.realise == "indirection" and _is_mostly_absent(q):
@@ -111,15 +111,30 @@ def _along_channels(q: Conv, config: Config, target: Machine) -> Config:
     return config
 
 
-def _for_pads(config: Config) -> Config:
-    """Return the variant of ``config``, which reads all pixels in place, for calls with pads."""
+def _for_pads(q: Conv, config: Config, target: Machine) -> Config:
+    """Return the variant of ``config``, which reads all pixels in place, for calls with pads, which do not run the rows
+    of an image as one.
+    """
     # Sums of weights over the taps that are there depend on sizes, unless stored values are in the others' place.
     # Only a source whose pixels are read where they are is fetched ahead.
     packed = {*config.staged("pack")}
     ahead = config.staged("stream"), config.staged("fetch")
     stream, fetch = (tuple(n for n in own if n in packed) for own in ahead)
     realise = "mask" if config.offsets == "each" else "indirection"
-    return config.changed(realise=realise, pack_at=(), stream=stream, fetch=fetch)
+    order = _by_channels(statement(q), config, target) if realise == "mask" else config.order
+    return config.changed(realise=realise, order=order, pack_at=(), stream=stream, fetch=fetch)
+
+
+def _by_channels(st: Statement, config: Config, target: Machine) -> tuple[str, ...]:
+    """Return the order of the loops of ``config`` with those over pixels within that over channels, if each row would
+    otherwise read weights again that the second-level cache does not keep; threads share the loops of their own order.
+    """
+    order, pixels = config.order, {d.name for d in st.of("m")}
+    if config.threads > 1 or st.b.bytes <= target.l2.bytes or st.n not in order:
+        return order
+    others = [n for n in order if n != st.n]
+    first = next((at for at, n in enumerate(others) if n in pixels), len(others))
+    return (*others[:first], st.n, *others[first:])
 
 
 def _is_mostly_absent(q: Conv) -> bool:
@@ -132,14 +147,11 @@ def _in_place(q: Conv, config: Config, target: Machine) -> Config:
     have a tap, so that no others are computed; ``config`` itself if sums of weights count absent taps too.
     """
     st = statement(q)
-    row, channels = st.of("m")[-1].name, [n for n in config.order if n == st.n]
+    row, pixels = st.of("m")[-1].name, max(_inside(q)[-1], 1)
     if config.offsets == "sums" or config.flip or (config.threads > 1 and q.rank == 1):
         return config
-    pixels, order = max(_inside(q)[-1], 1), config.order
     tile = tuple((n, min(size, pixels) if n == row else size) for n, size in config.tiles_at("register"))
-    if config.threads == 1 and st.b.bytes > target.l2.bytes:
-        order = (*channels, *(n for n in order if n not in channels))
-    return config.changed(register=tile, realise="mask", order=order, fetch=())
+    return config.changed(register=tile, realise="mask", order=_by_channels(st, config, target), fetch=())
 
 
 def _inside(q: Conv) -> list[int]:

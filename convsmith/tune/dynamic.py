@@ -35,7 +35,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import HOPELESS_RATIO
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
-from convsmith.tune.fetches import may_fetch_pixels, weights_stream
+from convsmith.tune.fetches import may_fetch_pixels, prefetches_weights, weights_stream
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
@@ -121,9 +121,11 @@ def _near(model: _CallModel, configs: Sequence[Config]) -> Iterator[Config]:
 
 
 def prefetching(st: Statement, config: Config, target: Machine) -> Config:
-    """Return ``config`` with prefetches of the source where they pay for one that the caches do not hold: any call may
-    read more than that, and prefetches are nearly free in those that do not.
+    """Return ``config`` with prefetches of large weights, and with those of the source that pay for one that the caches
+    do not hold: any call may read more than that, and prefetches are nearly free in those that do not.
     """
+    if prefetches_weights(st, config, target):
+        config = config.changed(stream=(st.b.name,))
     if config.staged_at("pack_at"):
         return config
     along = st.constant and config.lane == st.of("m")[-1].name and config.realise == "peel"

@@ -14,7 +14,7 @@ from convsmith.schedule.lower import fetched_factors, fetches_pixels
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.far_lines import may_fetch_rows
 
-__all__ = ["fetching", "may_fetch_pixels", "weights_stream"]
+__all__ = ["fetching", "may_fetch_pixels", "prefetches_weights", "weights_stream"]
 
 FETCHED_LINES = 2
 """Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
@@ -105,6 +105,12 @@ def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
     lines = 1 if is_apart else FETCHED_LINES
     enough = terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
     return enough and not _passes_groups(st, config)
+
+
+def prefetches_weights(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether loads of vectors of packed weights prefetch lines: of weights beyond the second-level cache."""
+    is_packed = st.constant and st.b.name in config.staged("pack")
+    return is_packed and any(d.name == config.lane for d in st.of("n")) and target.costs.prefetches(st.b.bytes)
 
 
 def weights_stream(st: Statement, config: Config, target: Machine) -> bool:

@@ -18,7 +18,7 @@ from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.channels_apart import is_from_memory
 from convsmith.tune.copies import packed_elements, packs_vectors
 from convsmith.tune.far_lines import keeps_rows_of_channels, rows_of_few_channels, tiles_of_the_same_pixels
-from convsmith.tune.fetches import weights_stream
+from convsmith.tune.fetches import prefetches_weights, weights_stream
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -371,10 +371,7 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     """Return the packed weights and the source, if loads of their vectors prefetch lines."""
-    weights = model.st.b
-    is_packed = model.st.constant and weights.name in config.staged("pack")
-    is_vectors = any(d.name == config.lane for d in model.st.of("n"))
-    fetched = (weights.name,) if is_packed and is_vectors and model.target.costs.prefetches(weights.bytes) else ()
+    fetched = (model.st.b.name,) if prefetches_weights(model.st, config, model.target) else ()
     fetched = (*fetched, *_prefetched_copies(model, config))
     return (*fetched, model.st.a.name) if _prefetches_pixels(model, loops, config) else fetched
 

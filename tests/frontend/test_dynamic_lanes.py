@@ -11,6 +11,7 @@ import pytest
 import convsmith as cs
 from convsmith.diag.errors import ConfigError
 from convsmith.layout.reorder import to_layout
+from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
@@ -136,6 +137,28 @@ def test_threads_share_rows_where_channels_share_a_copy() -> None:
     for order, rows in (("mb,oh,oc,ow", 1), ("mb,oh,ow,oc --pack_at=src+ow", 2), ("mb --pack_at=src+ow", 1)):
         config = Config.parse(f"{words} --order={order}")
         assert joined_pixels(q, {t.name: t for t in q.tensors}, config)["oh_end"] == rows
+
+
+@pytest.mark.parametrize("line", ["mb1ic1040ih4oc1032kh1", "g2mb1ic2064ih4oc1024kh1"])
+def test_tiles_of_far_weights_pass_over_all_rows_of_padded_images(line: str) -> None:
+    """Rows of an image do not run as one there; packed weights are those of all calls."""
+    p, level = Conv.parse(f"--stag=axb --dtag=axb {line}"), registry.target("generic")
+    groups = ("g",) if p.g > 1 else ()
+    order = ",".join([*groups, "mb,oh,ow,oc"])
+    words = f"--target=generic --lane=oc --register=ow:2,oc:8 --order={order} --threads={{}}"
+    configs = [Config.parse(words.format(threads)) for threads in (1, 2)]
+    orders = [config_of_call(replace(p, o=(6, 6), p=(1, 1)), config, level).order for config in configs]
+    assert orders == [(*groups, "oc", "mb", "oh", "ow"), configs[1].order]
+    assert config_of_call(replace(p, mb=2), configs[0], level) == configs[0]
+    arrays = random_arrays(replace(p, i=(2, 3), o=(4, 5), p=(1, 1)), 3)
+    kernel = cs.compile(p, threads=1, config=str(configs[0]), dynamic=_dims(p))
+    packed = kernel.pack(to_layout(arrays["wei"], p.tensor("wei").layout))
+    for pads in ((0, 0), (1, 1)):
+        o = tuple(x + 2 * a for x, a in zip((2, 3), pads))
+        q = replace(p, i=(2, 3), o=o, p=pads)
+        truth = reference(q, arrays, np.float64)["dst"]
+        got = kernel.run(pads=[(a, a) for a in pads], src=to_layout(arrays["src"], q.tensor("src").layout), wei=packed)
+        np.testing.assert_array_equal(got["dst"], to_layout(truth, q.dst_layout))
 
 
 def test_taps_of_other_axes_are_no_part_of_a_tile() -> None:

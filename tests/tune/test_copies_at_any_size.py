@@ -43,3 +43,8 @@ def test_vectors_of_all_channels_do_not_read_many_far_lines_in_place() -> None:
 def test_the_last_part_of_a_vector_takes_the_time_of_a_whole_one() -> None:
     """49 pixels are 48 and the last vector again, in tiles of 64 pixels 32, 16 and the last vector."""
     assert _config("mb8ic128ih28oc512oh28kh1ph0").size("ow") == 48
+
+
+def test_loads_of_large_weights_prefetch_lines() -> None:
+    large, small = (_config(f"mb1ic{n}ih7oc{n}oh7kh3ph1") for n in (512, 64))
+    assert (large.staged("stream"), small.staged("stream")) == (("wei",), ())
