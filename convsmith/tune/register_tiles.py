@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from convsmith.ir.index import Index
 from convsmith.schedule.loops import Loops
-from convsmith.tune.windows import distinct_elements, taps_apart
+from convsmith.tune.windows import distinct_elements, elements_at_once, taps_apart
 
 Tile = dict[str, int]
 """The size of each loop of a tile; along the lanes in elements."""
@@ -115,7 +115,7 @@ def runs_of_taps(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]
     if run > 1:
         columns = _within(WIDTHS, loops.extents[column])
         sizes = {column: columns, lane: _vectors(loops, lane, lanes, VECTORS), along: [run]}
-        yield Family(sizes, lambda tile: distinct_elements(tile[column], run, step))
+        yield Family(sizes, lambda tile: elements_at_once(tile[column], run, step))
 
 
 def gathers(loops: Loops, lane: str, lanes: int, gathered: str) -> Iterator[Family]:

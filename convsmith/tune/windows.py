@@ -89,6 +89,13 @@ def first_reads_of_pixels(
     return part
 
 
+def elements_at_once(pixels: int, taps: int, step: int) -> int:
+    """Return the maximum number of elements that a row of a window tile keeps at a time, tap by tap: those that later
+    taps read again, of pixels ``step`` elements apart.
+    """
+    return min(distinct_elements(pixels, taps, step), (pixels - 1) * step + 1)
+
+
 def live_vectors(
     loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool,
     is_extended: bool = False, in_turn: bool = False,
