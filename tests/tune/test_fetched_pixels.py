@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from convsmith.machine.micro_architectures import named
@@ -82,10 +84,25 @@ def test_the_second_cache_holds_two_blocks_of_a_gradient(line: str, blocks: tupl
 def test_gradients_fetch_large_factors_where_forward_tiles_fetch_no_pixels(
     level: str, line: str, fetched: tuple[str, ...]
 ) -> None:
-    machine = named("intel-server").of(target(level))
+    intel = named("intel-server").of(target(level))
+    machine = replace(intel, costs=replace(intel.costs, fetched_pixels=0))
     problem = parse_problem(f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {line}").canonical()
     assert default_config(problem, machine).staged("fetch") == fetched
-    assert not machine.costs.fetched_pixels
+
+
+@pytest.mark.parametrize(
+    ("line", "fetches"),
+    [
+        ("mb32ic64ih64oc16oh64kh1ph0", True),
+        ("mb1ic128ih80oc512oh80kh1ph0", True),
+        ("mb1ic384ih40oc128oh40kh1ph0", False),  # 2.3 MiB
+    ],
+)
+def test_tiles_fetch_pixels_of_sources_of_three_mebibytes_on_intel_servers(line: str, fetches: bool) -> None:
+    """Fetching takes 0.35 of the time of the first line on an Intel server, and 1.07 of that of the last."""
+    machine = named("intel-server").of(target("avx512"))
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}").canonical(), machine)
+    assert ("src" in config.staged("fetch")) == fetches
 
 
 def test_kernels_for_any_sizes_fetch_pixels_of_which_a_call_may_have_many() -> None:
