@@ -14,16 +14,23 @@ from convsmith.ir.index import is_true
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.packed_operands import is_filled
+from convsmith.tune.blocks import MAX_IMBALANCE
 from convsmith.tune.model import Model
 
 
 def of_vectors(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     """Yield the config of a gradient of the weights that packs the factor of its vectors in blocks of pixels, in place
     of all pixels before the products. There is none if the second-level cache keeps two such blocks.
+
+    Several threads share the vectors, so that each packs its own; there is none if their shares differ much.
     """
     st, kind = model.st, loops.kinds[config.lane]
     plain = not (st.sizes or st.residues or model.unit.dot or model.target.vectors.scalable)
-    if not plain or kind not in ("m", "n") or config.threads > 1 or config.realise != "peel":
+    if not plain or kind not in ("m", "n") or config.realise != "peel":
+        return
+    width, extent = config.size(config.lane), -(-loops.extents[config.lane] // model.lanes) * model.lanes
+    share = -(-extent // (config.threads * width)) * width
+    if config.threads > 1 and share * config.threads > MAX_IMBALANCE * extent:
         return
     vectors, size = st.a if kind == "m" else st.b, sum(view.bytes for view in st.factors)
     apart = vectors.name in config.staged("pack") and vectors.dtype == st.acc and vectors.layout.is_plain
@@ -32,7 +39,8 @@ def of_vectors(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     blocks = _blocks(model, loops, config, model.target.costs.blocks_kept / size)
     if blocks and (is_true(vectors.mask) or is_filled(st, vectors.name, config)):
         pack = tuple(n for n in config.staged("pack") if n != vectors.name)
-        yield config.changed(cache=blocks, pack=pack, pack_at=((vectors.name, blocks[-1][0]),))
+        own = ((config.lane, share),) if config.threads > 1 else ()
+        yield config.changed(cache=(*own, *blocks), pack=pack, pack_at=((vectors.name, blocks[-1][0]),))
 
 
 def _blocks(model: Model, loops: Loops, config: Config, part: float) -> tuple[tuple[str, int], ...]:

@@ -44,4 +44,4 @@ def vectors_of_first_passes(facts: SharedFacts, loops: Loops, config: Config) ->
     pixels = prod(block[d.name] for d in facts.st.of("k"))
     channels = prod(block[d.name] for d in facts.st.of("m", "n") if Var(d.name) in view_steps(shared))
     vectors = array.touched(block)[0][1] * 8 / facts.target.vector_bits
-    return 1 / passes, vectors / (pixels * channels)
+    return min(config.threads / passes, 1.0), vectors / (pixels * channels)

@@ -10,6 +10,7 @@ from guarded import Compiled, check_result, expected
 from convsmith.compiler.driver import build_artifact
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.intern import interning
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
@@ -136,9 +137,14 @@ OF_VECTORS = [
 
 
 @pytest.mark.parametrize("level", host_targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words", "packed"), OF_VECTORS)
-def test_blocks_of_the_factor_that_supplies_vectors(line: str, words: str, packed: str, level: Machine) -> None:
-    """The other factor is read in place, and its rows meet borders there."""
-    problem = parse_problem(line)
+def test_blocks_of_the_factor_that_supplies_vectors(
+    line: str, words: str, packed: str, threads: int, level: Machine
+) -> None:
+    """The other factor is read in place, and its rows meet borders there. Threads pack vectors of their own."""
+    problem, lane = parse_problem(line), words.split()[0].removeprefix("--lane=")
+    share = f"--cache={lane}:{level.width(dtype(problem.types[0]))},"
+    words = f"{words.replace('--cache=', share)} --threads=2" if threads > 1 else words
     config = Config.parse(f"--target={level.name} {words} --reduce=mb,oh,ow --pack= --pack_at={packed}")
     assert packed.split("+")[0] + "_n" in text_of_exact(problem, config, level)

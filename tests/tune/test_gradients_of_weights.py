@@ -357,6 +357,16 @@ def test_vectors_of_channels_that_lie_apart_are_packed_in_blocks(
         assert config.tiles_at("cache") == cache
 
 
+def test_threads_pack_blocks_of_their_own_vectors() -> None:
+    """Each of two threads has two of four vectors; three vectors would leave one thread half of the time idle."""
+    machine = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(TARGETS["avx512"])
+    lines = (f"--dir=BWD_W {FIRST} mb1ic{channels}ih256iw512oc64oh256ow512kh1kw1ph0pw0" for channels in (64, 48))
+    shared, uneven = (default_config(parse_problem(line), machine, 2) for line in lines)
+    (lane, size), *blocks = shared.tiles_at("cache")
+    assert (lane, size) == (shared.lane, 32) and shared.staged_at("pack_at") == (("src", blocks[-1][0]),)
+    assert uneven.lane != "ic" or not uneven.staged_at("pack_at")
+
+
 def test_tiles_wait_in_the_first_pass_over_a_factor_from_memory() -> None:
     """Wide tiles pass once, and each line of the shared factor serves more products."""
     machine = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(TARGETS["avx512"])
