@@ -139,7 +139,7 @@ first, 45 first choices of f32 changed, which take 0.88 of the time in the mean,
 f64, which take 0.87, 0.38 and 1.44, and 14 at 256 bits, which take 0.95 in the mean. Copies of half a page of each
 channel take 0.37 to 0.92 of the time of copies of tiles where channels in memory are 8 pages apart or more, and 1.2 to
 2.2 of the time of prefetches where they are closer. In channels last, fetching the pixels of the next tile takes 0.88
-of the time of 23 drawn sources of 2.7 MiB and more in the mean, 0.35 at least and 1.05 at most, and 0.99 of that of 16
+of the time of 23 drawn sources of 2.7 MiB and more in the mean, 0.35 at least and 1.00 at most, and 0.99 of that of 16
 smaller ones.
 
 Zen 3, which lacks AVX-512, has the costs of memory of Zen 4: of 450 drawn problems of f32 on one thread, 148 first

@@ -26,7 +26,7 @@ from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.read import check_reads
-from convsmith.schedule.registers import check_config
+from convsmith.schedule.registers import check_config, check_words
 from convsmith.schedule.schedule import Schedule, zeroing_loops
 from convsmith.statement.naive import stores_sums
 from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
@@ -85,6 +85,7 @@ def decided_kernel(
         check_names(st, loops, config, machine)
         check_parts(st, loops, config)
     else:
+        check_words(loops, config, machine)
         unit = ProductShape.of(st, machine, config)
         if prescribed is not None:
             unit = unit.filling(config.size(config.lane))

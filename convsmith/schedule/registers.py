@@ -78,7 +78,6 @@ def check_config(
 
     A register tile that ``may_spill`` may need any number of registers.
     """
-    check_words(loops, config, target)
     lanes = filled_lanes(st, loops.dims[config.lane], unit, config.size(config.lane))
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
     if config.size(config.lane) % lanes and dict(config.tiles_at("register")).get(config.lane):

@@ -17,6 +17,7 @@ from tune.test_drawn_points import ALL_KINDS, draw
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.schedule import kernel
@@ -97,3 +98,12 @@ def test_a_step_of_a_space_asks_the_predicate_alone(monkeypatch: pytest.MonkeyPa
         wrong = of.seeds[0].changed(order=("none",))
         assert [of.refusal(wrong), of.refusal(wrong)] == ["unknown-loop"] * 2
         assert of.refused["unknown-loop"] == 1
+
+
+@pytest.mark.parametrize("loops", ["--reduce=kh_kw_ic --k_step=kh_kw_ic:64", "--reduce=kh,kw_ic --k_step=kh_kw_ic:64"])
+def test_loops_are_known_before_an_instruction_is_fitted_to_them(loops: str) -> None:
+    problem = parse_problem("--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic32iw64oc16kw7pw3").canonical()
+    words = "--lane=oc --fuse=kw+ic --register=ow:64,oc:16 --order=mb,oh,ow,oc --instruction=tdpbusd_16"
+    config = Config.parse(f"--target=avx512_amx {words} {loops} --realise=window_copy")
+    with interning(), pytest.raises(ConfigError, match="config names loop 'kh_kw_ic'"):
+        plan(problem, config, next(t for t in LEVELS if t.name == "avx512_amx"))
