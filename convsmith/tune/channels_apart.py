@@ -22,7 +22,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-
 def waited_lines(
     facts: SharedFacts, loops: Loops, config: Config, sides: tuple[int, int], far_line: str
 ) -> Events:  # fmt: skip
