@@ -29,6 +29,8 @@ from convsmith.passes.flatten import offset
 KINDS = ("batch", "n", "m", "k")
 """Roles of dims, in the order in which schedules nest them, outermost first."""
 
+MAX_TESTED = 4096
+"""Maximum number of elements for which one condition is tested."""
 FLIPPED = {"u8": "s8", "s8": "u8"}
 """Types of bytes after their top bit is inverted."""
 
@@ -208,7 +210,7 @@ class Statement:
         """Whether all elements of A exist that a tap meets by its stride: no pixel reads padding.
 
         Other conditions are monotonic in a pixel, so they hold if they hold at the first and at the last pixel of each
-        residue class.
+        residue class. Strides so long that too many classes would have to be tested count as ones that meet padding.
         """
         parts, sizes, classes = parts_of(self.a.mask), self.extents, self.residues
         strides = [part for part in parts if isinstance(part, Eq0)]
@@ -219,6 +221,8 @@ class Statement:
             if self.sizes or not {*names} <= sizes.keys():
                 return False
             ends = [_ends(sizes[n], classes.get(n, 1)) if n in self._pixels else range(sizes[n]) for n in names]
+            if prod(map(len, ends)) > MAX_TESTED:
+                return False
             for values in product(*ends):
                 at = dict(zip(map(Var, names), values))
                 met = (x for x in strides if variables_of(x) <= at.keys())
