@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]  # fmt: skip
         command += [x for name in ("target", "npm") if (own := getattr(given, name)) for x in (f"--{name}", own)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode > 1 or not data.exists():
+        if done.returncode > 2 or not data.exists():  # 2: a problem has no kernel, as its row says
             sys.exit(done.returncode)
         run = json.loads(data.read_text(encoding="utf-8"))
     samples = dict.fromkeys([*earlier.get("samples", []), f"--sample {given.sample} --seed {given.seed}"])

@@ -35,7 +35,7 @@ def parts_of_sums(
     else:
         most = SHARES // max(tiles, 1)
         most = min(most, _work(problem, st, unit, target) // target.costs.thread_start) if most > 1 else 1
-    if most < 2:
+    if most < 2 or (unit.rows > 1 and _fills_products(loops, config)):
         return ()
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.tiles_at("k_step")), {n for pair in config.fuse for n in pair}
@@ -52,6 +52,11 @@ def parts_of_sums(
     # Of loops with equally many parts, the outermost one is divided, so that each thread reads whole rows.
     parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way[0]))
     return ((loop, parts),) if parts > 1 else ()
+
+
+def _fills_products(loops: Loops, config: Config) -> bool:
+    """Return whether a copy fills up the last product of fragments, which a fragment of a part cannot read."""
+    return config.realise == "pad_copy" and any(loops.extents[n] % size for n, size in config.tiles_at("k_step"))
 
 
 def _block(st: Statement, channels: str) -> int:

@@ -8,12 +8,14 @@ import pytest
 import convsmith as cs
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets, target
+from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.problem.types import TYPES
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
+from convsmith.tune.candidates import default_config
 
 ISAS = [t.name for t in host_targets()]
 SPLIT = [
@@ -177,3 +179,13 @@ def test_what_cannot_be_split(line: str, words: str, text: str) -> None:
     with pytest.raises(cs.ConfigError, match="--split=") as caught:
         cs.compile(line, config=f"--target=generic {words}")
     assert caught.value.code == "split" and text in str(caught.value)
+
+
+def test_products_of_fragments_that_a_copy_fills_up_are_not_split() -> None:
+    """358 channels leave a product of 64 unfilled, and the channels of the next tap follow in a part."""
+    level = next(t for t in LEVELS if t.name == "avx512_amx")
+    problem = parse_problem("--dt=u8:s8:s32 --stag=axb --dtag=axb mb18ic358id3oc64od1kd5pd2").canonical()
+    with interning():
+        config = default_config(problem, level)
+        assert config.instruction == "tdpbusd_16" and not config.tiles_at("split")
+        plan(problem, config, level)
