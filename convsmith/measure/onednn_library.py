@@ -44,6 +44,7 @@ OVERRUN = 1 << 18
 zero points up to whole tiles of AMX, and writes all of them: 12 rows too many for an image of 6x6.
 """
 
+
 class Handle(ctypes.c_void_p):
     """A pointer to an object of the library."""
 

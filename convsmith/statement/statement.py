@@ -214,13 +214,14 @@ class Statement:
         """
         parts, sizes, classes = parts_of(self.a.mask), self.extents, self.residues
         strides = [part for part in parts if isinstance(part, Eq0)]
+        pixels = {d.name for d in self.of("m") if d.axis}
         for part in parts:
             if is_true(part) or part in strides:
                 continue
             names = sorted(v.name for v in variables_of(part))
             if self.sizes or not {*names} <= sizes.keys():
                 return False
-            ends = [_ends(sizes[n], classes.get(n, 1)) if n in self._pixels else range(sizes[n]) for n in names]
+            ends = [_ends(sizes[n], classes.get(n, 1)) if n in pixels else range(sizes[n]) for n in names]
             if prod(map(len, ends)) > MAX_TESTED:
                 return False
             for values in product(*ends):
@@ -229,11 +230,6 @@ class Statement:
                 if not holds(part, at) and all(holds(x, at) for x in met):
                     return False
         return True
-
-    @cached_property
-    def _pixels(self) -> frozenset[str]:
-        """The dims over pixels."""
-        return frozenset(d.name for d in self.of("m") if d.axis)
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
         """Return the dims in these roles."""
