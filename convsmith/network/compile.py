@@ -83,8 +83,9 @@ def program_of(
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
     machine_for = KernelMachines(machine, laid.constants)
-    machine_for.examine(laid.nodes)
-    works = [node.work for node in laid.nodes]
+    likely = placed(laid, parts).nodes  # those of the program, but for convolutions that become chains
+    machine_for.examine(likely)
+    works = [node.work for node in likely]
     with compiling_ahead(works, threads, machine_for, target, compiling) as finish:
         joined = with_chains(laid, held, configs, threads)
         apart = reasons_apart(laid, joined, held, configs, threads)

@@ -16,8 +16,11 @@ from child_processes import children_of
 import convsmith as cs
 from convsmith.frontend.side_by_side import machine_of, not_cached
 from convsmith.network import ahead
+from convsmith.network import compile as network_compile
 from convsmith.network.ahead import compiling_ahead, silent
+from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
+from convsmith.problem.post_ops import SumPostOp
 from convsmith.problem.problem import Problem
 
 PROBLEMS = [parse_problem(f"--stag=axb --dtag=axb mb1ic8ih6oc{oc}oh6kh3ph1") for oc in (8, 16, 24)]
@@ -93,3 +96,23 @@ def test_a_network_is_the_same_whoever_compiles_it(cpus: int, monkeypatch: pytes
         alone = cs.onnx.compile(residual_net(16), threads=1)
     assert [x.code for x in net.image.kernels] == [x.code for x in alone.image.kernels]
     np.testing.assert_array_equal(net.image.weights, alone.image.weights)
+
+
+def test_works_that_are_compiled_ahead_replace_addends_as_the_steps_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    from onnx_networks import residual_net
+
+    begun: list[Any] = []
+
+    @contextmanager
+    def noted(works: list[Any], *arguments: Any) -> Iterator[Any]:
+        begun.extend(works)
+        with compiling_ahead(works, *arguments) as finish:
+            yield finish
+
+    monkeypatch.setattr(network_compile, "compiling_ahead", noted)
+    net = cs.onnx.compile(residual_net(16), threads=1)
+    run = {problem for problem, _ in net.problems()}
+    assert run <= {*begun} and any(
+        isinstance(op, SumPostOp) for problem in run if isinstance(problem, Conv) for op in problem.post_ops
+    )
