@@ -22,8 +22,8 @@ from convsmith.runtime.loading import device_name
 from convsmith.torch import devices
 from convsmith.torch.choice import Times, kept_times, least_seconds
 from convsmith.torch.networks import Networks, Progress, SizedProgram, read_program, sized_program
-from convsmith.torch.program import ReadProgram
-from convsmith.torch.regions import is_product, name_of
+from convsmith.torch.program import ReadProgram, name_of
+from convsmith.torch.regions import is_product
 from convsmith.torch.report import FunctionTimes, LayerRow, OptimizeReport
 
 __all__ = ["NetworkOptions", "NoFunctionsError", "graph_of_networks"]

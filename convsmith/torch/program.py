@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from convsmith.torch.aten_quantised import QUANTISED, integers_behind
 from convsmith.torch.aten_values import VALUES
 from convsmith.torch.statement import ProgramStatement, statement_of_export
 
-__all__ = ["ATEN", "CHECKS", "ReadProgram", "graph_of_program"]
+__all__ = ["ATEN", "ReadProgram", "graph_of_program", "name_of"]
 
 ATEN: Mapping[str, AtenRow] = {**PRODUCTS, **VALUES, **MOVES_OF_ATEN, **QUANTISED}
 """By ATen's name, the function that emits a call."""
@@ -36,6 +37,12 @@ CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_con
 """Operators that compute nothing."""
 _WITHOUT_VALUES = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
 """Operators that read the shape and the type of a tensor, and not its elements."""
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the name of the operator of a node."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return packet.__name__ if packet is not None else str(node.target)
 
 
 def graph_of_program(program: ExportedProgram, name: str) -> Graph:
@@ -76,6 +83,12 @@ class ReadProgram:
         """The constants by name."""
         return self._reader.tensors
 
+    @cached_property
+    def computed(self) -> list[fx.Node]:
+        """The nodes that compute values from the inputs."""
+        calls = [node for node in self.nodes if node.op == "call_function" and not self.is_constant(node)]
+        return [node for node in calls if name_of(node) not in CHECKS]
+
     def is_constant(self, node: fx.Node) -> bool:
         """Return whether a node depends on no input."""
         return node.name in self.tensors or f"{node.name}.0" in self.tensors
@@ -92,6 +105,9 @@ class ReadProgram:
 
     def part(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Graph:
         """Return the graph of some nodes, with these inputs and outputs. UnsupportedError if they have none."""
+        names = [node.name for node in outputs]
+        if not self.refused and [*nodes] == self.computed and [*inputs] == self.inputs:
+            return self._reader.graph(names)
         reader = _ProgramReader(self.name, self.nodes)
         reader.tensors |= self.tensors
         reader.constants |= {name: x for name, x in self._reader.constants.items() if name in self.tensors}
@@ -100,7 +116,7 @@ class ReadProgram:
         wrong = [(node.name, str(node.target), why) for node, why in reader.read(nodes).items()]
         if wrong:
             raise unavailable(self.name, wrong, ATEN)
-        return reader.graph([node.name for node in outputs])
+        return reader.graph(names)
 
 
 def _several(value: Any) -> Sequence[Any]:
@@ -157,7 +173,7 @@ class _ProgramReader(GraphBuilder):
             self._take(node)
             return
         packet = getattr(node.target, "overloadpacket", None)
-        name = packet.__name__ if packet is not None else str(node.target)
+        name = name_of(node)
         if name in CHECKS:
             return
         if name in _WITHOUT_VALUES:

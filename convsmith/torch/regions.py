@@ -8,7 +8,7 @@ number later than it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor, fx
 from convsmith.diag.record import record
 from convsmith.torch.aten_call import SMALL_TYPES
 from convsmith.torch.aten_products import PRODUCTS
-from convsmith.torch.program import CHECKS, ReadProgram
+from convsmith.torch.program import ReadProgram, name_of
 
-__all__ = ["ProgramDivision", "ProgramRegion", "division_of", "is_product", "name_of"]
+__all__ = ["ProgramDivision", "ProgramRegion", "division_of", "is_product"]
 
 _TYPES = (torch.float32, torch.float64, *SMALL_TYPES, torch.bool, torch.uint8, torch.int8, torch.int32)
 """Types of values that regions compute: whole numbers of 64 bits would be computed in 32."""
@@ -34,12 +34,6 @@ class ProgramRegion:
     nodes: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
-
-
-def name_of(node: fx.Node) -> str:
-    """Return the name of the operator of a node."""
-    packet = getattr(node.target, "overloadpacket", None)
-    return packet.__name__ if packet is not None else str(node.target)
 
 
 def is_product(node: fx.Node) -> bool:
@@ -65,7 +59,7 @@ def division_of(
     reason, and regions without a convolution or a product, stay PyTorch's.
     """
     theirs: dict[fx.Node, str] = {}
-    for node in _computed(program):
+    for node in program.computed:
         source = node.args[0] if node.target is operator.getitem else None
         why = theirs[source] if source in theirs else _obstacle(program, node, kept)  # type: ignore[index]
         why = why or without_kernels.get(node.name, "")
@@ -74,13 +68,13 @@ def division_of(
     while True:
         stages = _stages(program, theirs)
         groups: dict[int, list[fx.Node]] = {}
-        for node in _computed(program):
+        for node in program.computed:
             if node not in theirs:
                 groups.setdefault(stages[node], []).append(node)
         alone = [node for nodes in groups.values() if not any(map(is_product, nodes)) for node in nodes]
         if not alone:
             others: dict[int, list[fx.Node]] = {}
-            for node in _computed(program):
+            for node in program.computed:
                 if node in theirs:
                     others.setdefault(stages[node], []).append(node)
             regions = {number: _region(program, nodes) for number, nodes in groups.items()}
@@ -112,20 +106,13 @@ def _is_finite(x: Tensor) -> bool:
 def _stages(program: ReadProgram, theirs: Collection[fx.Node]) -> dict[fx.Node, int]:
     """Return the number of each node that is computed: the nodes `theirs` run after the region of their number."""
     stages: dict[fx.Node, int] = {}
-    for node in _computed(program):
+    for node in program.computed:
         after = (stages[x] + (x in theirs and node not in theirs) for x in node.all_input_nodes if x in stages)
         stages[node] = max(after, default=0)
         if node.target is operator.getitem:  # results of one node are in one place
             (source,) = node.all_input_nodes
             stages[node] = stages.get(source, 0)
     return stages
-
-
-def _computed(program: ReadProgram) -> Iterator[fx.Node]:
-    """Yield the nodes that compute values from the inputs."""
-    for node in program.nodes:
-        if node.op == "call_function" and not program.is_constant(node) and name_of(node) not in CHECKS:
-            yield node
 
 
 def _has_types(program: ReadProgram, node: fx.Node) -> bool:

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+from callcounts import counting
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, nn  # noqa: E402
@@ -15,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 import convsmith as cs  # noqa: E402
 from convsmith.torch import networks, optimize  # noqa: E402
 from convsmith.torch.networks import NetworkRun, Networks, read_program, sized_program  # noqa: E402
+from convsmith.torch.program import _ProgramReader  # noqa: E402
 from convsmith.torch.report import LayerRow  # noqa: E402
 from convsmith.torch.sources import OtherSizesWarning  # noqa: E402
 
@@ -90,6 +92,15 @@ def test_a_network_is_one_function_and_reports_its_layers() -> None:
     with torch.no_grad():
         torch.testing.assert_close(made(x), model(x), rtol=1e-5, atol=1e-4)
     assert run.network.outputs and "steps" in repr(run)
+
+
+@pytest.mark.parametrize("model, reads", [(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), 1), (Sorted(), 3)])
+def test_a_program_that_is_one_region_is_read_once(model: nn.Module, reads: int) -> None:
+    with counting(_ProgramReader.read) as calls:
+        program = read_program(exact(model), [whole(1, 3, 6, 6)])
+        assert not isinstance(program, str)
+        sized = sized_program(program, 1)
+    assert not isinstance(sized, str) and calls["read"] == reads
 
 
 def test_pytorch_computes_between_the_largest_parts() -> None:
