@@ -70,11 +70,15 @@ class _ModuleState:
         written: dict[int, Tensor] = {}
         parameters = {id(x) for x in module.parameters()}
         for m, attributes in self._attributes:
+            owner = id(m)
             for name, value in attributes.items():
                 if isinstance(value, _CONTAINERS):
-                    self._containers.append((id(m), name, value, copy.copy(value)))
-                parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
-                written |= {id(x): x for x in parts if isinstance(x, Tensor)}
+                    self._containers.append((owner, name, value, _content(value)))
+                    if value and isinstance(value, dict | list):
+                        parts = value.values() if isinstance(value, dict) else value
+                        written |= {id(x): x for x in parts if isinstance(x, Tensor)}
+                elif isinstance(value, Tensor):
+                    written[id(value)] = value
         # The elements of parameters are not copied: a write to a parameter is detected, but not undone.
         self._tensors = [
             (x, None if id(x) in parameters else x.detach().clone(), version_of(x)) for x in written.values()
@@ -90,7 +94,7 @@ class _ModuleState:
                 if not _same(before.get(name), now.get(name)):
                     return f"it writes its attribute {self._names[id(m)]}{name}"
         for owner, name, value, before in self._containers:
-            if not _same_parts(before, value):
+            if (before or value) and not _same_parts(before, value):
                 return f"it writes its attribute {self._names[owner]}{name}"
         if any(version_of(x) != version for x, _, version in self._tensors):
             return "it writes its parameters or buffers"
@@ -102,7 +106,7 @@ class _ModuleState:
             vars(m).clear()
             vars(m).update(before)
         for _, _, value, before in self._containers:
-            if not _same_parts(before, value):
+            if (before or value) and not _same_parts(before, value):
                 value.clear()
                 (value.extend if isinstance(value, list | deque) else value.update)(before)
         with torch.no_grad():
@@ -110,6 +114,11 @@ class _ModuleState:
                 if elements is not None and version_of(x) != version:
                     x.copy_(elements)
         self._generators.restore()
+
+
+def _content(value: Any) -> Any:
+    """Return the content of a container, as a plain dict, set or list."""
+    return dict(value) if isinstance(value, dict) else set(value) if isinstance(value, set) else list(value)
 
 
 def version_of(x: Tensor) -> int:
