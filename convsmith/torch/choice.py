@@ -18,18 +18,18 @@ from convsmith.measure.timing import MIN_SHARE, Watch
 
 __all__ = ["LeastTimes", "Times", "kept_times", "least_seconds"]
 
-CLEAR_ROUNDS, ROUNDS, MAX_ROUNDS = 2, 5, 20
-"""Minimum number of rounds of a measurement whose result is clear, of any other, and maximum number; each round runs
-both kernels once.
+ROUNDS, MAX_ROUNDS = 5, 20
+"""Minimum number of rounds of a measurement whose result is not clear, and maximum number; each round runs both kernels
+once.
 """
 CLEAR = 1.25
-"""Ratio of the two alternatives' times from which the result of a measurement is clear."""
+"""Ratio of the two alternatives' times from which the result of a measurement is clear, after two samples of each."""
 LONGEST = 0.5
 """Seconds after which no further round is run beyond the first `ROUNDS`."""
 SHORT_SECONDS = 2e-3
 """Minimum duration of a sample in seconds; short calls are repeated."""
 LONG_SECONDS = 0.02
-"""Seconds of a first call from which no second one counts how often calls are repeated."""
+"""Seconds of a first call from which it is a sample, as no second one counts how often calls are repeated."""
 ALIKE = 1.05
 """Maximum ratio of the two shortest samples of a steady measurement; a larger ratio indicates load of other processes.
 """
@@ -38,7 +38,9 @@ LEFT = 0.95
 
 
 class LeastTimes(NamedTuple):
-    """Seconds per call of two alternatives; `is_steady` is false if other processes used the CPUs all the time."""
+    """Seconds per call of two alternatives; `is_steady` is false if other processes used the CPUs all the time, so that
+    another measurement may choose the other one.
+    """
 
     first: float
     second: float
@@ -94,21 +96,22 @@ def least_seconds(
     """
     counts, samples = [], list[list[_Sample]]()
     for call in calls:
-        seconds = _sample(call, 1, finish).seconds
-        if seconds < LONG_SECONDS:
-            seconds = _sample(call, 1, finish).seconds
+        first = _sample(call, 1, finish)
+        is_long = first.seconds >= LONG_SECONDS
+        seconds = first.seconds if is_long else _sample(call, 1, finish).seconds
         counts.append(max(1, int(SHORT_SECONDS / max(seconds, 1e-7))))
-        samples.append([])
+        samples.append([first] if is_long else [])
     end = time.perf_counter() + LONGEST
     for turn in range(most):
         order = list(zip(calls, counts, samples))
         for call, count, taken in order if turn % 2 else reversed(order):
             taken.append(_sample(call, count, finish))
-        is_steady = turn + 1 >= CLEAR_ROUNDS and all(map(_are_steady, samples))
-        if (is_steady and _is_clear(samples)) or (turn + 1 >= ROUNDS and (is_steady or time.perf_counter() > end)):
+        is_steady, is_certain = all(map(_are_steady, samples)), _is_certain(*samples)
+        is_over = turn + 1 >= ROUNDS and (is_steady or time.perf_counter() > end)
+        if is_certain or is_over or (is_steady and _is_clear(samples)):
             break
-    first, second = (_undisturbed(taken)[0] for taken in samples)
-    return LeastTimes(first, second, all(map(_are_steady, samples)))
+    least = [_undisturbed(taken)[0] for taken in samples]
+    return LeastTimes(least[0], least[1], is_steady or is_certain)
 
 
 class _Sample(NamedTuple):
@@ -130,7 +133,7 @@ def _undisturbed(samples: Sequence[_Sample]) -> list[float]:
     """Return, in ascending order, the seconds of the samples that had all CPUs that they can use, or of all samples if
     none had.
     """
-    wanted = MIN_SHARE * max(1.0, *(x.cpus for x in samples))
+    wanted = _wanted(samples)
     return sorted([x.seconds for x in samples if x.cpus >= wanted] or [x.seconds for x in samples])
 
 
@@ -138,6 +141,21 @@ def _is_clear(samples: Sequence[Sequence[_Sample]]) -> bool:
     """Return whether one alternative is so much faster than the other that further rounds do not change the choice."""
     least = sorted(_undisturbed(taken)[0] for taken in samples)
     return least[-1] >= CLEAR * least[0]
+
+
+def _is_certain(one: Sequence[_Sample], two: Sequence[_Sample]) -> bool:
+    """Return whether two samples or more of each alternative had all CPUs, and each sample of one alternative is
+    clearly longer than each of the other.
+    """
+    if min(len(one), len(two)) < 2 or any(x.cpus < _wanted(taken) for taken in (one, two) for x in taken):
+        return False
+    (least, most), (other_least, other_most) = ((min(t).seconds, max(t).seconds) for t in (one, two))
+    return max(least / other_most, other_least / most) >= CLEAR
+
+
+def _wanted(samples: Sequence[_Sample]) -> float:
+    """Return the number of CPUs that an undisturbed sample has."""
+    return MIN_SHARE * max(1.0, *(x.cpus for x in samples))
 
 
 def _are_steady(samples: Sequence[_Sample]) -> bool:

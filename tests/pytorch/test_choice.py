@@ -20,7 +20,6 @@ from convsmith.torch import choice
 from convsmith.torch.choice import (
     ALIKE,
     CLEAR,
-    CLEAR_ROUNDS,
     LEFT,
     LONG_SECONDS,
     MAX_ROUNDS,
@@ -101,21 +100,37 @@ def test_samples_without_their_cpus_do_not_count(samples: dict[str, list[tuple[f
 
 
 def test_rounds_follow_until_the_two_shortest_samples_are_alike(samples: dict[str, list[tuple[float, float]]]) -> None:
-    falling = [(1.0, STEADY), *((x, STEADY) for x in (8.0, 7.0, 6.0, 5.0, 4.0)), (4.0 / ALIKE**0.5, STEADY)]
-    samples["a"], samples["b"] = list(falling), [(2.0, STEADY)]  # the first sample says how often to repeat a call
-    assert measured() == (4.0 / ALIKE**0.5, 2.0, True)
+    falling = [(x, STEADY) for x in (9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 4.0 / ALIKE**0.5)]
+    samples["a"], samples["b"] = list(falling), [(6.5, STEADY)]
+    assert measured() == (4.0 / ALIKE**0.5, 6.5, True)
     samples["a"] = list(falling)
-    assert least_seconds(lambda: "a", lambda: "b", most=ROUNDS) == (4.0, 2.0, False)
+    assert least_seconds(lambda: "a", lambda: "b", most=ROUNDS) == (4.0, 6.5, False)
 
 
-@pytest.mark.parametrize(("other", "rounds"), [(CLEAR, CLEAR_ROUNDS), (CLEAR * 0.99, ROUNDS)])
+@pytest.mark.parametrize(("other", "rounds"), [(CLEAR, 1), (CLEAR * 0.99, ROUNDS)])
 def test_a_clear_difference_ends_a_measurement(
     other: float, rounds: int, samples: dict[str, list[tuple[float, float]]]
 ) -> None:
-    first = (LONG_SECONDS, STEADY)
-    samples["a"], samples["b"] = [first, *[(1.0, STEADY)] * MAX_ROUNDS], [first, *[(other, STEADY)] * MAX_ROUNDS]
+    """The first call, of a second, is a sample."""
+    samples["a"], samples["b"] = [(1.0, STEADY)] * MAX_ROUNDS, [(other, STEADY)] * MAX_ROUNDS
     assert measured() == (1.0, other, True)
-    assert [MAX_ROUNDS - len(samples[x]) for x in "ab"] == [rounds, rounds]
+    assert [MAX_ROUNDS - len(samples[x]) for x in "ab"] == [rounds + 1, rounds + 1]
+
+
+def test_short_calls_have_two_rounds(samples: dict[str, list[tuple[float, float]]]) -> None:
+    short = LONG_SECONDS / 2
+    samples["a"], samples["b"] = [(short, STEADY)] * MAX_ROUNDS, [(short * CLEAR, STEADY)] * MAX_ROUNDS
+    assert measured() == (short, short * CLEAR, True)
+    assert [MAX_ROUNDS - len(samples[x]) for x in "ab"] == [4, 4]  # two calls count how often to repeat them
+
+
+@pytest.mark.parametrize(("cpus", "rounds"), [(STEADY, 1), (STARVED, MAX_ROUNDS)])
+def test_a_certain_difference_needs_no_samples_that_are_alike(
+    cpus: float, rounds: int, samples: dict[str, list[tuple[float, float]]]
+) -> None:
+    unlike = [1.0 / ALIKE ** (2 * n) for n in range(MAX_ROUNDS + 2)]  # each is shorter than the one before
+    samples["a"], samples["b"] = [(x, cpus) for x in unlike], [(2 * x, STEADY) for x in unlike]
+    assert measured() == (unlike[rounds], 2 * unlike[rounds], cpus == STEADY)
 
 
 @pytest.mark.parametrize("cpus", [STARVED, 0.0])
