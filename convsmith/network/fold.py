@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +31,36 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
 from convsmith.problem.types import is_integer
+from convsmith.runtime.all_cpus import on_all_cpus
 from convsmith.runtime.arrays import Array
 
 __all__ = ["folded"]
 
 
-_Scaled: TypeAlias = dict[tuple[int, int, str], tuple[Array, Array, Array]]
-"""Weights, a constant for each channel, and their product or quotient, by the identities of both and the operator."""
+class _Scaled:
+    """Weights multiplied or divided by a constant for each channel, each computed once, on all CPUs by `compute`."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, str], tuple[Array, Array, Array]] = {}
+        self._left: dict[int, tuple[Array, Array, Array]] = {}
+
+    def of(self, weights: Array, constant: Array, binary: str, scale: Array) -> Array:
+        """Return the array for the product of `weights` and `scale`, which is `constant` or its inverse; its elements
+        are undefined until `compute`.
+        """
+        key = id(weights), id(constant), binary
+        if key not in self._known:
+            if id(weights) in self._left:
+                self.compute()
+            made = np.empty(weights.shape, weights.dtype)
+            self._known[key] = weights, constant, made
+            self._left[id(made)] = weights, scale, made
+        return self._known[key][-1]
+
+    def compute(self) -> None:
+        """Compute the arrays that `of` has returned."""
+        on_all_cpus(lambda x: np.multiply(*x, casting="unsafe"), [*self._left.values()])
+        self._left.clear()
 
 
 def folded(graph: Graph) -> Graph:
@@ -122,6 +145,7 @@ def _with_constants(graph: Graph, scaled: _Scaled) -> Graph:
         if joined is not None:
             del made[source]
         made[node.output] = joined or node
+    scaled.compute()
     return graph.changed(tuple(made.values()), constants)
 
 
@@ -159,10 +183,7 @@ def _with_constant(
     if step.binary in ("mul", "div"):
         scale = number if step.binary == "mul" else 1 / number
         names["wei"] = f"{node.output}.weights"
-        key = id(weights), id(other), step.binary
-        if key not in scaled:
-            scaled[key] = weights, other, (weights * scale.reshape(wide)).astype(weights.dtype, copy=False)
-        constants[names["wei"]] = scaled[key][-1]
+        constants[names["wei"]] = scaled.of(weights, other, step.binary, scale.reshape(wide))
         constants[names["bia"]] = (old * scale).astype(weights.dtype)
     else:
         constants[names["bia"]] = (old + number if step.binary == "add" else old - number).astype(weights.dtype)

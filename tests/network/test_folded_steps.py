@@ -19,6 +19,15 @@ def test_norms_activations_and_residuals_are_part_of_convolutions() -> None:
     assert sum("post-ops=sum+relu" in line for line in lines(net)) == 2
 
 
+def test_constants_that_follow_one_another_multiply_the_same_weights() -> None:
+    b = NetworkBuilder(4)
+    y = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 3)
+    for n in range(3):
+        y = b.op("Mul", y, b.held(np.float32([1, 2, 3, 1 + n]).reshape(4, 1, 1)))
+    net = check(b.model(b.op("Div", y, b.held(np.float32([1, 2, 0.5, 4]).reshape(4, 1, 1)))), exact=True)
+    assert len(net.image.steps) == 1
+
+
 def test_a_value_that_another_node_reads_is_not_folded() -> None:
     b = NetworkBuilder(4)
     x = b.input("x", 1, 4, 6, 6)
