@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.parameter import is_lazy
 
 from convsmith.diag.collection import no_collection
@@ -71,14 +72,14 @@ def optimize(
     with torch.no_grad(), no_collection():
         made = copied(model, frozen=True)
         try:
-            expected = _results(made, args, kwargs)
+            expected, is_own = _own_results(made, args, kwargs)
         except Exception:  # the model's own code
             _check_eager(model, args, kwargs)
             made = copied(model, frozen=False)
             made.convsmith_graphs = {}  # type: ignore[assignment]
             why = "the network computes with gradients of its own parameters"
         else:
-            parts = Parts(made, report, work.optimized, work.by_export)
+            parts = Parts(made, report, work.optimized, work.by_export, expected if is_own else None)
             parts.improve(made, [ModuleCall(args, kwargs, region_of(args, kwargs), cast_type())])
             made.convsmith_graphs = _installed(made, parts, report, (args, kwargs, expected))  # type: ignore[assignment]
             why = "the example does not call it"
@@ -130,6 +131,20 @@ def _results(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return fresh(model(*given, **named)), given, named
 
 
+def _own_results(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], bool]:  # fmt: skip
+    """Return what `_results` returns, and whether the model's forward alone returns the same in each call: it changes
+    neither the model nor its arguments, and no hook runs around it.
+    """
+    given, named = fresh((args, kwargs))
+    with undone(model) as change:
+        results = fresh(model(*given, **named)), given, named
+        is_pure = not change() and not difference((given, named), (args, kwargs))
+    has_hooks = model._forward_hooks or model._forward_pre_hooks or _has_any_global_hook()  # type: ignore[no-untyped-call]
+    return results, is_pure and not has_hooks and type(model).__call__ is nn.Module.__call__
+
+
 def _check_eager(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise UsageError if the model itself does not run on the example."""
     try:
@@ -142,13 +157,16 @@ def _installed(
     made: nn.Module, parts: Parts, report: OptimizeReport, example: tuple[Any, ...]
 ) -> dict[str, list[fx.GraphModule]]:
     """Return the graphs of the parts of a network by name, after a check that the whole network gives the expected
-    results.
+    results, unless it is one part that was compared with them.
 
     If the network's code depends on the memory order of results, they are made contiguous. If the results still differ,
     all parts are PyTorch's again.
     """
     args, kwargs, expected = example
     graphs = {name: part.graphs for name, part in parts.installed.items()}
+    if parts.difference is not None:
+        report.difference = parts.difference
+        return graphs
     most = tolerance(expected, (graph for several in graphs.values() for graph in several))
     why = ""
     for is_contiguous in (False, True):

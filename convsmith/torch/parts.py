@@ -43,15 +43,20 @@ _ByExport = Callable[[nn.Module, list[Any], str], fx.GraphModule | None]
 
 class Parts:
     """The parts of a network; `optimized` returns the graph of a part with our functions, given inputs, and `by_export`
-    the graph of a module that is no graph of `torch.fx`, or None.
+    the graph of a module that is no graph of `torch.fx`, or None. `expected` are what the network's own code returns
+    for the arguments of its call, and these arguments after it; None if that is not known.
 
-    `installed` maps the names of modules to the parts that run on our kernels.
+    `installed` maps the names of modules to the parts that run on our kernels. `difference` is that of the results of
+    the whole network, if it is one part that was compared with `expected`.
     """
 
     def __init__(
-        self, network: nn.Module, report: OptimizeReport, optimized: _Optimized, by_export: _ByExport
+        self, network: nn.Module, report: OptimizeReport, optimized: _Optimized, by_export: _ByExport,
+        expected: tuple[Any, ...] | None = None,
     ) -> None:  # fmt: skip
         self._names = {id(m): name for name, m in network.named_modules()}
+        self._network, self._expected = network, expected
+        self.difference: float | None = None
         self._report, self._optimized, self._by_export = report, optimized, by_export
         self.installed: dict[str, PartForward] = {}
         self._improved: set[int] = set()
@@ -109,8 +114,10 @@ class Parts:
         if not any(map(_has_functions, parts)):
             return
         made = PartForward(module, name, parts)
-        for call in calls:
-            _compare(module, made, call)
+        expected = self._expected if module is self._network else None
+        apart = [_compare(module, made, call, expected) for call in calls]
+        if expected is not None:
+            (self.difference,) = apart
         made.install()
         self.installed[name] = made
 
@@ -218,11 +225,13 @@ def _form(call: ModuleCall) -> object:
     return repr(tree), repr(forms), call.region, call.cast
 
 
-def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
-    """Raise UnsupportedError unless the graphs of a module compute the module's results in two consecutive calls."""
-    results = []
+def _compare(module: nn.Module, made: PartForward, call: ModuleCall, known: tuple[Any, ...] | None) -> float:
+    """Return the difference of the results of a module's graphs, in two consecutive calls, from the module's results,
+    which are `known`, or computed here. UnsupportedError if it exceeds the tolerance.
+    """
+    results = [] if known is None else [(known[0], *known)]
     own = own_forward(module)
-    for forward in (own, made):
+    for forward in (own, made)[len(results) :]:
         args, kwargs = fresh((call.args, call.kwargs))
         with undone(module) as change, casting(call.cast):
             once = again = fresh(forward(*args, **kwargs))
@@ -234,6 +243,7 @@ def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
     apart = difference(ours, expected)
     if apart > tolerance(expected, made.graphs):
         raise UnsupportedError(f"its graph gives results that differ by {apart:.1g} of the largest", code="difference")
+    return apart
 
 
 def tolerance(expected: Any, graphs: Iterable[nn.Module]) -> float:
