@@ -144,6 +144,17 @@ KINDS = {
     "slack": ("--dtag=a:1:99_b:5:19_c:5:3 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
     "mask": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --realise=mask"),
     "pad-copy": ("mb2ic2ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --register=oc:4,ow:3 --realise=pad_copy"),
+    "pad-copy-with-rows-that-exist": (
+        "mb2ic2ih3iw4oc5oh3ow4kh3kw3ph1pw1", "--lane=oc --register=oc:4,ow:3 --realise=pad_copy --restrict=kh",
+    ),
+    "pad-copy-of-terms-with-planes-that-exist": (
+        "--dt=bf16:bf16:f32 --dir=BWD_D mb1ic5id2ih3iw3oc3od3oh2ow3kd4kh3kw3pd2ph1pw1",
+        "--lane=ic --register=ic:4,iw:2 --k_step=oc:2 --realise=pad_copy --restrict=kd,kh",
+    ),
+    "pad-copy-of-rows-that-exist-for-each-thread": (
+        "mb2ic2ih4iw4oc5oh4ow4kh3kw3ph1pw1",
+        "--lane=oc --register=oc:4,ow:3 --realise=pad_copy --restrict=kh --threads=2",
+    ),
     "pad-copy-that-converts": (
         "--dt=f16:f16:f32 --stag=axb mb2ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
         "--lane=oc --register=oc:4,ow:3 --realise=pad_copy",

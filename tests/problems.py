@@ -323,6 +323,10 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
     )  # fmt: skip
     config = config.changed(spill_sums=rng.random() < 0.3)
     config = _holding(config, whole) if rng.random() < 0.2 and not fuse else config
+    if config.realise == "pad_copy":
+        tiled = {d.axis for d in st.dims if d.name in (lane, *tile, *dict(terms))}
+        taps = [d.name for d in st.of("k") if d.axis and d.axis not in tiled]
+        config = config.changed(restrict=tuple(rng.sample(taps, rng.randrange(len(taps) + 1))))
     return with_instruction(config, problem, target)
 
 

@@ -38,7 +38,8 @@ class BoxCopy:
     elements of the type to which the nest converts each of them or, if it is the name of a type, elements of that type,
     which the nest converts further. The contiguous dim is filled up to a ``multiple`` of
     elements; if ``count`` says how many of them there are, those that a blocked layout adds are ``fill`` too. Along
-    the dim ``beyond``, the copy has ``more`` elements behind those that are read.
+    the dim ``beyond``, the copy has ``more`` elements behind those that are read. Loads keep their conditions along the
+    dims ``inside``, along which the copy has only elements that exist if each iteration reads the same ones.
     """
 
     innermost: int | None = None
@@ -51,6 +52,7 @@ class BoxCopy:
     count: int | None = None
     beyond: int | None = None
     more: int = 0
+    inside: tuple[int, ...] = ()
     ending = "s"
 
     def __str__(self) -> str:
@@ -63,7 +65,7 @@ class BoxCopy:
         origin, shape = [], []
         for dim in range(len(old.shape)):
             base, lo, hi = box([r.index[dim] for r in reads.loads], ranges, inner, f"{old.name} along dim {dim}")
-            if self.exact and base.is_const:
+            if base.is_const and (self.exact or dim in self.inside):
                 lo, hi = max(lo, 0), min(hi, old.shape[dim] - 1)
             origin.append(base + lo)
             shape.append(hi - lo + 1)
@@ -86,7 +88,9 @@ class BoxCopy:
         else:
             sizes = [self.count if d == last and self.count is not None else n for d, n in enumerate(old.shape)]
             copy = _copy(old, new, origin, {**ranges}, self.fill, sizes)
-            to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, {**ranges, **inner})
+            known = {**ranges, **inner}
+            masked = Relocate(old, new, place)
+            to_copy = masked if self.masked else LoadsOfCopy(old, new, place, known, self.inside)
             body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return reads.with_body(body)
 

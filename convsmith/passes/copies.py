@@ -17,7 +17,6 @@ from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.value import Cast, Load, Select, Value, const
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.relocate import Place, Relocate
-from convsmith.passes.scope import bounds_of
 
 
 class StagedReads(NamedTuple):
@@ -56,12 +55,16 @@ class LoadsOfCopy(Relocate):
     """Redirects loads to the ``place`` of their index in the copy, and drops the conditions that it has evaluated.
 
     Conditions are compared after simplification under ``ranges``, or by their values, because earlier simplification
-    may have rewritten them. A condition that keeps another load within its buffer stays.
+    may have rewritten them. A condition that keeps another load within its buffer stays, and so does one along a dim of
+    ``inside``.
     """
 
-    def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
+    def __init__(
+        self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range],
+        inside: Collection[int] = (),
+    ) -> None:  # fmt: skip
         super().__init__(old, new, place)
-        self.ranges = ranges
+        self.ranges, self.inside = ranges, inside
 
     def visit_Cast(self, v: Cast) -> Value:
         is_read = isinstance(v.a, Load) and v.a.buffer is self.old
@@ -72,8 +75,11 @@ class LoadsOfCopy(Relocate):
         others: set[Cond] = set()
         for x in walk(v.yes):
             if isinstance(x, Load):
-                bounds = (simplify(c, self.ranges) for c in bounds_of(x.buffer, x.index))
-                (inside if x.buffer is self.old else others).update(c for c in bounds if not is_true(c))
+                is_copied = x.buffer is self.old
+                masked = self.inside if is_copied else ()
+                sizes = [(i, n) for d, (i, n) in enumerate(zip(x.index, x.buffer.shape)) if d not in masked]
+                bounds = [simplify(c, self.ranges) for i, n in sizes for c in (i >= 0, i < n)]
+                (inside if is_copied else others).update(c for c in bounds if not is_true(c))
         parts = [(p, simplify(p, self.ranges)) for p in parts_of(v.cond)]
         kept = [(p, simple) for p, simple in parts if simple in others or not is_implied(simple, inside, self.ranges)]
         remaining = [simple for _, simple in kept]

@@ -89,6 +89,7 @@ class Config:
     instruction: str
     phases: Names
     realise: str
+    restrict: Names
     table: str
     join: str
     buffers: int

@@ -398,6 +398,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         the windows of pixels first, in which all terms of a pixel are contiguous), `indirection` (through a pointer
         table) or `hardware` (a copy engine brings the elements of a step, with zeros for absent ones)""",
         legal=REALISATIONS, default="peel"),
+    _row("restrict", _NAMES, "kd", """loops over taps which, under `--realise=pad_copy`, leave out the taps that meet
+        padding; no loop of the register tile steps along their axis, along which a copy of whole images then has no
+        padding""", holds=(_LOOP,), machines="vectors"),
     _row("table", _TEXT, "row", """form of that table: taps by `row` or by `column`, `compressed` (columns shared by
         outputs are stored once), in `sections` (one row for all outputs without padding above and below), or in
         `bands` (sections whose outputs share no columns)""", legal=FORMS, default="sections", machines="vectors"),

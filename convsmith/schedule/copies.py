@@ -142,6 +142,40 @@ def pixels_of_terms(st: Statement, config: Config) -> tuple[str, int, int] | Non
     return (pixel, count, away) if count > 1 else None
 
 
+def restricted(config: Config) -> tuple[str, ...]:
+    """Return the loops over taps of a padded copy that leave out the taps which meet padding."""
+    return config.restrict if config.realise == "pad_copy" else ()
+
+
+def check_restricted(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
+    """Raise ConfigError if a loop over taps that the config restricts has iterations which cannot be left out."""
+    legal = restrictable(st, loops, config)
+    if restricted(config) and (nest.rows or not legal.issuperset(config.restrict)):
+        raise ConfigError(
+            "restrict", f"--restrict={','.join(config.restrict)}: legal are loops over taps that meet padding, along "
+            f"an axis of no loop of a register tile of vectors: {', '.join(sorted(legal)) or 'none here'}",
+        )  # fmt: skip
+
+
+def restrictable(st: Statement, loops: Loops, config: Config) -> frozenset[str]:
+    """Return the reduction loops over taps whose iterations meet padding alone, or none, in the whole register tile. An
+    absent element must be zero, and each class of a stride must have all taps.
+    """
+    tiled = {n for n, _ in (*config.tiles_at("register"), *config.tiles_at("k_step"))} | {config.lane}
+    axes = {a for n in tiled for a in loops.axes[n]}
+    if st.residues or st.sizes or st.a.filled or st.a.flipped:
+        return frozenset()
+    masked = variables_of(st.a.mask)
+    taps = (n for n in loops.of("k") if loops.axes[n] and loops.dims[n] == (n,) and Var(n) in masked)
+    return frozenset(n for n in taps if not axes & {*loops.axes[n]})
+
+
+def restricted_dims(st: Statement, config: Config) -> tuple[int, ...]:
+    """Return the dims of A along which the taps that the config restricts lie."""
+    taps = {Var(n) for n in restricted(config)}
+    return tuple(dim for dim, x in enumerate(st.a.coords) if taps & variables_of(x))
+
+
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
     """Return the loops of a ``copy`` of windows that may read padding: over rows, pixels, and all dims but channels."""
     rank, pixels = len(st.a.coords), fused_dims(config, _row_loop(nest))

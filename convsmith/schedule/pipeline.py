@@ -20,6 +20,7 @@ from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.manager import Step
 from convsmith.passes.simplify import simplify
 from convsmith.passes.skip_zero import skip_zero
+from convsmith.schedule.copies import restricted
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.lower import (
     finish_result,
@@ -105,7 +106,7 @@ def stage(s: Schedule, kernel: KernelParts) -> None:
 
 def realise(s: Schedule, kernel: KernelParts) -> None:
     """Realise absent elements, fill tiles to whole vectors, and load registers."""
-    if any(peels(k) or has_empty_classes(k) for k in kernel.parts):
+    if any(peels(k) or has_empty_classes(k) or restricted(k.config) for k in kernel.parts):
         s.run(skip_zero)
     for k, r in zip(kernel.parts, kernel.reads):
         fill_tiles(s, k, r)

@@ -25,12 +25,15 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
+    check_restricted,
     copied_type,
     has_rows_of_channels,
     has_terms_apart,
     has_windows,
     is_copied,
     pixels_of_terms,
+    restricted,
+    restricted_dims,
     room_for_terms,
     short_terms,
     window_borders,
@@ -168,6 +171,7 @@ def _source_place(k: KernelPlan) -> tuple[tuple[Loop, ...], tuple[Windows, Windo
         )
     if has_windows(config):
         return window_place(st, loops, config, nest)
+    check_restricted(st, loops, config, nest)
     return _stage_place(st, loops, config, nest.around), None
 
 
@@ -188,6 +192,7 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
     if has_terms_apart(st, nest.unit, nest.lane.dims):
         beyond, more = room_for_terms(st, config)
         layout = BoxCopy(innermost, absent, beyond=beyond, more=more)
+    layout = replace(layout, inside=restricted_dims(st, config))
     return s.stage(st.a.name, around[-1], rank, layout), around
 
 
@@ -251,6 +256,8 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(bind, _shared(st, loops, reads.parallel), "parallel")
     if peels(k):
         _restrict_taps(s, k)
+    if present := restricted(config):
+        s.run(restrict, tuple(x for x in nest.reduce if x.of in present))
     cut = _cut_short(st, nest) if nest.along_k and peels(k) else set()
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
     vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)

@@ -21,7 +21,7 @@ _COMMON = ("target", "threads")
 """Fields that all statements of a config share."""
 _JOINING = ("compute_at", "halo")
 """Fields that only a statement before another statement has."""
-_NEEDS = {"table": ("realise", "indirection")}
+_NEEDS = {"table": ("realise", "indirection"), "restrict": ("realise", "pad_copy")}
 """Fields that have an effect only with one value of another field."""
 
 

@@ -47,6 +47,7 @@ from convsmith.tune.variants import (
     with_packed_source,
     with_paired_taps,
     with_shared_taps,
+    without_padding,
 )
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
@@ -292,6 +293,7 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             configs += [config, *(c for c in others if c is not None), *parts]
             configs += interleaved(model, loops, config, parts)
         of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
+        configs = [without_padding(model, of[c.fuse], c) for c in configs]
         legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines
             legal.sort(key=lambda c: model.cycles_of_windows(loops, c))

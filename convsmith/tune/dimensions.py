@@ -15,6 +15,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS, Sizes
+from convsmith.schedule.copies import restrictable
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
@@ -188,12 +189,17 @@ def _packs(at: Point) -> Iterator[Changes]:
 
 
 def _realisations(at: Point) -> Iterator[Changes]:
-    """Yield the ways to read elements that may be absent, and the forms of the table of pointers."""
+    """Yield the ways to read elements that may be absent, the taps that a padded copy leaves out, and the forms of the
+    table of pointers.
+    """
     if at.masked:
         yield dict(realise="peel")
         yield dict(realise="mask")
     if isinstance(at.problem, Conv):
-        yield dict(realise="pad_copy")
+        yield dict(realise="pad_copy", restrict=())
+        st = scheduled_statement(at.problem, at.config.changed(split=()), at.target)
+        if taps := restrictable(st, at.loops, at.config):
+            yield dict(realise="pad_copy", restrict=tuple(n for n in at.config.reduce if n in taps))
         for form in CONFIG_ROWS["table"].legal:
             yield dict(realise="indirection", table=form)
 

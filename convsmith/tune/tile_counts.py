@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
 from convsmith.ir.index import Mod, Var
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import restricted
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import view_steps
+from convsmith.tune.borders import Presence
 from convsmith.tune.code_size import splits
 from convsmith.tune.shared_facts import SharedFacts
 
@@ -49,27 +52,31 @@ def rows_cross_blocks(facts: SharedFacts, config: Config) -> bool:
 
 def whole_tiles(facts: SharedFacts, loops: Loops, config: Config) -> list[TileCount]:
     """Return the register tiles of a kernel of all groups and residue classes."""
-    return _tiles(facts, loops, config, cut=False)
+    return _tiles(facts, loops, config, {})
 
 
 def parts_inside(facts: SharedFacts, loops: Loops, config: Config) -> list[TileCount]:
     """Return the parts of register tiles that a step of a sum computes, in the mean of all taps. A tap leaves out the
     pixels that it finds beyond a border, and vectors of such pixels alone.
     """
-    return _tiles(facts, loops, config, cut=config.realise == "peel" and bool(facts.inside))
+    if config.realise == "peel":
+        return _tiles(facts, loops, config, facts.inside)
+    along = {a for n in restricted(config) for a in loops.axes[n]}
+    axes = {d.name: d.axis for d in facts.st.dims} if along else {}
+    return _tiles(facts, loops, config, {n: x for n, x in facts.inside.items() if along and axes[n] in along})
 
 
-def _tiles(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> list[TileCount]:
-    """Return the tiles, or their parts where they are ``cut``; configs that differ elsewhere share them."""
-    key = (config.lane, config.tiles_at("register"), cut, *loops.extents.items())
+def _tiles(facts: SharedFacts, loops: Loops, config: Config, inside: Mapping[str, Presence]) -> list[TileCount]:
+    """Return the tiles, or the parts of them with pixels ``inside``; configs that differ elsewhere share them."""
+    key = (config.lane, config.tiles_at("register"), *inside, *loops.extents.items())
     found = facts.tiles.get(key)
     if found is None:
-        found = facts.tiles[key] = _counted(facts, loops, config, cut)
+        found = facts.tiles[key] = _counted(facts, loops, config, inside)
     return found
 
 
-def _counted(facts: SharedFacts, loops: Loops, config: Config, cut: bool) -> list[TileCount]:
-    lane, tile, inside = config.lane, dict(config.tiles_at("register")), facts.inside if cut else {}
+def _counted(facts: SharedFacts, loops: Loops, config: Config, inside: Mapping[str, Presence]) -> list[TileCount]:
+    lane, tile = config.lane, dict(config.tiles_at("register"))
     along_k, lanes = loops.kinds[lane] == "k", facts.filled(lane)
     columns: list[tuple[int, float]]
     if along_k:

@@ -8,7 +8,7 @@ from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import shared_taps
+from convsmith.schedule.copies import restrictable, shared_taps
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
 from convsmith.schedule.lower import TILES_AHEAD, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
@@ -46,6 +46,8 @@ PIXELS_OF_SHARED_TAPS = 4
 """Pixels of a step of a gradient whose taps share converted elements."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
+LEAST_ABSENT = 1 / 16
+"""Minimum part of the pixels of taps which meet padding alone that loops over the present taps leave out."""
 
 
 def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
@@ -254,6 +256,18 @@ def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:
         return None
     rows = not any(len(model.dims[n]) > 1 for n in loops.of("m"))
     return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
+
+
+def without_padding(model: Model, loops: Loops, config: Config) -> Config:
+    """Return ``config`` with loops of a padded copy over the taps that exist, if enough of them meet padding alone."""
+    if config.realise != "pad_copy" or not model.inside or model.unit.rows > 1 or not model.st.constant:
+        return config
+    taps = restrictable(model.st, loops, config)
+    axes = {d.axis for d in model.st.of("k") if d.name in taps}
+    along = {d.name for d in model.st.of("m") if d.axis in axes}
+    present = prod(x.mean() / x.extent for name, x in model.inside.items() if name in along)
+    restrict = (n for n in config.reduce if n in taps)
+    return config if 1 - present < LEAST_ABSENT else config.changed(restrict=tuple(restrict))
 
 
 def with_copied_rows(model: Model, loops: Loops, config: Config) -> Config | None:

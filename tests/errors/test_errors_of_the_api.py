@@ -142,6 +142,8 @@ def test_unknown_and_missing_instruction_sets() -> None:
          ["register tiles of all of", "kh, kw"]),
         ("--target=generic --lane=oc --order=oc,mb,oh,ow --resident=dst", "resident",
          ["--resident=dst: legal are operands", "wei"]),
+        ("--target=generic --lane=oc --realise=pad_copy --restrict=kh", "restrict",
+         ["--restrict=kh: legal are loops over taps that meet padding", "none here"]),
     ],
 )
 def test_configs(config: str, code: str, texts: list[str]) -> None:

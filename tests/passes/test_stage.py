@@ -50,6 +50,27 @@ kernel k(a: f16[2, 3], b: f32[2], c: f32[2, 4])
     assert_same_results(kernel, staged)
 
 
+@pytest.mark.parametrize(("place", "shape"), [("n", "f32[1, 3, 4]"), ("i", "f32[1, 2, 4]")])
+def test_loads_keep_the_conditions_of_dims_without_padding(place: str, shape: str) -> None:
+    """A copy of all rows holds those that exist; a copy for each row has the rows of its taps, absent ones too."""
+    kernel = parse_kernel(
+        """\
+kernel k(a: f32[2, 3, 2], b: f32[2], c: f32[2, 4, 3])
+  for n in 0 .. 2:
+    for i in 0 .. 4:
+      for j in 0 .. 3:
+        for k in 0 .. 2:
+          for l in 0 .. 2:
+            c[n, i, j] = c[n, i, j] + (a[n, i + k - 1, j + l - 1] * b[k] if i + k - 1 >= 0 and -i - k + 3 >= 0 \
+and j + l - 1 >= 0 and -j - l + 2 >= 0 else 0.0)
+"""
+    )
+    staged = stage(kernel, "a", place, BoxCopy(inside=(1,)))
+    assert f"alloc a_s: {shape} @cache" in str(staged)
+    assert "* b[k] if i + k - 1 >= 0 and -i - k + 3 >= 0 else 0.0)" in str(staged)
+    assert_same_results(kernel, staged)
+
+
 def test_a_converted_copy_has_elements_of_one_type() -> None:
     kernel = parse_kernel(
         """\
@@ -192,8 +213,9 @@ def test_texts_of_layouts_differ_as_the_layouts_do() -> None:
     """Equal texts of rewrites stand for equal kernels."""
     others = [
         BOX, BoxCopy(0), BoxCopy(1), BoxCopy(exact=True), BoxCopy(masked=True), BoxCopy(fill=128), BoxCopy(width=8),
-        BoxCopy(convert=True), BoxCopy(multiple=4), BoxCopy(multiple=4, count=3), WindowCopy(PIXELS, TERMS),
-        WindowCopy(TERMS, PIXELS), WindowCopy(PIXELS, TERMS, True), WindowCopy(PIXELS, TERMS._replace(room=16)),
+        BoxCopy(convert=True), BoxCopy(multiple=4), BoxCopy(multiple=4, count=3), BoxCopy(inside=(1,)),
+        WindowCopy(PIXELS, TERMS), WindowCopy(TERMS, PIXELS), WindowCopy(PIXELS, TERMS, True),
+        WindowCopy(PIXELS, TERMS._replace(room=16)),
         TileCopy(("i",)), TileCopy(("i", "j")), OrderedCopy(), OrderedCopy((("i", 4),)), OrderedCopy((), ("i",)),
     ]  # fmt: skip
     assert len({str(Step(stage, "a", "n", x)) for x in others}) == len(others)

@@ -26,7 +26,7 @@ WORDS = [
     "--split=mb:3,oh:2 --join=atomic",
     "--shared=src,wei --swizzle=src:4,wei:1", "--shared=wei --buffers=3 --copies=async", "--barriers=split",
     "--load_ahead=yes --shared=wei", "--shared=wei --buffers=2 --rounds=yes",
-    "--carry=yes", "--pack_at=src+oh,wei+oc:64",
+    "--carry=yes", "--realise=pad_copy --restrict=kd,kh", "--pack_at=src+oh,wei+oc:64",
     "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--k_step=ic:4 --cache=ic:8",
     *(f"--{name}={word}" for name in ("realise", "table", "offsets") for word in CONFIG_ROWS[name].legal),
 ]  # fmt: skip

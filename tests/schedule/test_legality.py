@@ -28,6 +28,7 @@ from convsmith.tune.device_space import space_of
 
 STRANGE = (
     {"pack": ("src", "wei")}, {"pack": ("diff_dst",)}, {"pack": ()}, {"realise": "pad_copy"},
+    {"realise": "pad_copy", "restrict": ("kh",)},
     {"realise": "indirection"}, {"realise": "hardware"}, {"realise": "window_copy"}, {"instruction": "none"},
     {"offsets": "sums"},
     {"resident": ("wei",)}, {"stream": ("src",)}, {"shared": ("src",)}, {"pack_at": (("src", "ow"),)},

@@ -43,6 +43,7 @@ def test_all_statements_of_a_config_get_the_threads_of_a_call() -> None:
     ("--pack= --outline=no", "", None, "--pack= --outline=no"),
     ("--table=row", "", None, "--table=row --realise=indirection"),
     ("--table=row --realise=mask", "", None, "--table=row --realise=mask"),
+    ("--restrict=kh", "", None, "--restrict=kh --realise=pad_copy"),
 ])  # fmt: skip
 def test_any_other_text_is_a_wish_that_prints(text: str, target: str, threads: int | None, rest: str) -> None:
     found = wish(text)

@@ -81,6 +81,28 @@ def test_other_ways_to_read_borders_compute_whole_tiles(realise: str) -> None:
     assert parts_inside(model, loops, config) == whole_tiles(model, loops, config)
 
 
+@pytest.mark.parametrize("taps, present", [("kh", 19 / 21), ("kd,kh", 19 / 21 * 7 / 9)])
+def test_a_padded_copy_leaves_out_the_taps_of_restricted_loops(taps: str, present: float) -> None:
+    config = tiled("oc", ow=4, oc=16).changed(realise="pad_copy", restrict=tuple(taps.split(",")))
+    model, loops = modelled("mb1ic16id3ih7iw7oc16od3oh7ow7kd3kh3kw3pd1ph1pw1", config)
+    parts, whole = ([*count(model, loops, config)] for count in (parts_inside, whole_tiles))
+    sums = [sum(t.sums * t.number for t in tiles) for tiles in (parts, whole)]
+    assert sums[0] == pytest.approx(sums[1] * present)
+
+
+@pytest.mark.parametrize(
+    "line, restrict",
+    [
+        ("--stag=abx --dtag=abx mb1ic120id4ih28iw28oc40od4oh28ow28kd5kh1kw1pd2ph0pw0", ("kd",)),
+        ("--stag=abx --dtag=abx mb1ic512ih7oc512oh7kh3ph1", ("kh",)),
+        ("--stag=abx --dtag=abx mb1ic64ih56oc64oh56kh3ph1", ()),
+    ],
+)
+def test_copies_restrict_the_loops_of_which_many_taps_meet_padding(line: str, restrict: tuple[str, ...]) -> None:
+    config = default_config(parse_problem(f"--dt=u8:s8:s32 {line}"), TARGETS["avx512_vnni"], 1)
+    assert (config.realise, config.restrict) == ("pad_copy", restrict)
+
+
 def test_gradients_of_weights_compute_whole_tiles() -> None:
     config = tiled("oc", ic=8, oc=16)
     model, loops = modelled("--dir=BWD_W mb1ic32ih9oc16kh3ph1", config)
