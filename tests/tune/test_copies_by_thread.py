@@ -49,9 +49,12 @@ def test_the_results_are_exact(tiles: str) -> None:
     assert verdict.ok, verdict.detail
 
 
-@pytest.mark.parametrize(("tiles", "rows"), [("mb:1", 9), ("mb:1,oh:2", 4), ("", 3)])
-def test_a_copy_holds_the_image_or_the_rows_of_a_part(tiles: str, rows: int) -> None:
-    config = f"--realise=pad_copy --register=ow:7,oc:16 --order=mb,oc,oh,ow --cache={tiles}".removesuffix(" --cache=")
+@pytest.mark.parametrize(
+    ("tiles", "taps", "rows"), [("mb:1", "", 9), ("mb:1", "kh", 7), ("mb:1,oh:2", "", 4), ("", "kh", 3)]
+)
+def test_a_copy_holds_the_image_or_the_rows_of_a_part(tiles: str, taps: str, rows: int) -> None:
+    config = f"--realise=pad_copy --restrict={taps} --register=ow:7,oc:16 --order=mb,oc,oh,ow --k_step=ic:2"
+    config += f" --instruction=vdpbf16ps_512 --cache={tiles}".removesuffix(" --cache=")
     kernel = cs.compile(f"{FIRST} mb3ic32ih7oc32oh7kh3ph1", target=LEVEL.name, threads=2, config=config)
     assert f"bf16[1, 32, {rows}, " in kernel.ir("stage")
 
