@@ -15,6 +15,7 @@ from convsmith.cli.problems import ProblemCommand, check_choices, problem_option
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MAX_THREADS, settings
+from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
@@ -99,7 +100,7 @@ def tune(
                 for number, (problem, text) in enumerate(texts.items()):
                     bar.start(text)
                     share = (start + budget - time.perf_counter()) / (len(texts) - number)
-                    level = host_target(target or settings.target or known_target(None, problem.types).name)
+                    level = host_target(target or machine_of(problem).name)
 
                     def tell(state: str, text: str = text) -> None:
                         bar.start(f"{text}: {state}")
@@ -151,7 +152,7 @@ def _space(problem: Problem, text: str, target: str | None, threads: int, wide: 
     """Print the number of configs one step away from the model's choice along each dimension, and the refused configs;
     if ``wide``, each config that makes a kernel.
     """
-    level = known_target(target or settings.target, problem.types)
+    level = known_target(target) if target else machine_of(problem)
     with interning():
         made = space_of(problem, level, threads)
         note(f"{text}\nfrom {made.seeds[0]}, one of {len(made.seeds)} candidates of the model")

@@ -32,6 +32,7 @@ from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.wish import Decisions, on_threads, read_decisions
+from convsmith.tune.vector_width import level_of
 
 if TYPE_CHECKING:
     from convsmith.schedule.custom import KernelSchedule
@@ -68,9 +69,10 @@ def compile(
     6)) is a post-op after those of the line.
 
     `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_TARGET,
-    else to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another
-    machine gives a kernel that can be inspected but raises UnsupportedError when it is called. `config` makes every
-    decision; a text without a target or a lane, such as "--realise=indirection", fixes only the decisions that it
+    else to the lowest level that is as fast for the problem's types as the machine's highest one, or to one with
+    shorter vectors that channels fill better, where the model expects that to be faster; a level of another machine
+    gives a kernel that can be inspected but raises UnsupportedError when it is called. `config` makes every decision; a
+    text without a target or a lane, such as "--realise=indirection", fixes only the decisions that it
     names, and the best config under the model with these decisions is used. `target` must not contradict it, and
     `threads` overrides its thread count. `dynamic` names dims whose sizes each call determines: "mb,ih,iw" or a list
     for a convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the
@@ -110,6 +112,8 @@ def compile(
         chosen = on_threads(chosen, count)
     level = registry.target(named or target or settings.target, conv.types)
     dims = None if dynamic is None else _dynamic_names(dynamic)
+    if chosen is None and dims is None and not (target or settings.target):
+        level = level_of(conv, level)
     if dims is not None and isinstance(chosen, GivenSchedule):
         raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
     if watched() or isinstance(chosen, GivenSchedule):  # a function may behave differently at each call

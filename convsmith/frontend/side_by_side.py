@@ -20,6 +20,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import available_cpus
 from convsmith.tune.compile import compile_problem, is_ready
+from convsmith.tune.vector_width import level_of
 
 __all__ = ["compile_ahead", "machine_of", "not_cached"]
 
@@ -30,7 +31,8 @@ MachineFor = Callable[[Problem], Machine]
 
 def machine_of(problem: Problem) -> Machine:
     """Return the machine that `compile` chooses for a problem."""
-    return registry.target(settings.target, problem.types)
+    level = registry.target(settings.target, problem.types)
+    return level if settings.target else level_of(problem, level)
 
 
 def not_cached(problems: Iterable[Problem], threads: int, machine_for: MachineFor = machine_of) -> list[Problem]:

@@ -108,6 +108,35 @@ def _lowest(names: tuple[str, ...], types: tuple[str, str, str]) -> str:
     return alike[-1].name
 
 
+def halved(machine: Machine, types: tuple[str, str, str]) -> Machine | None:
+    """Return the lowest level of this machine whose vectors have half the bits of those of ``machine``, a level of this
+    machine too, and that adds as many products of ``types`` to sums in a cycle; None if there is none.
+    """
+    micro_architecture = preferred().name
+    have = {t.name: t for t in _host_targets(micro_architecture)}
+    if have.get(machine.name) is not machine:
+        return None
+    name = _halved(machine.name, types, micro_architecture)
+    return have[name] if name else None
+
+
+@cache
+def _halved(name: str, types: tuple[str, str, str], micro_architecture: str) -> str:
+    have = {t.name: t for t in _host_targets(micro_architecture)}
+    machine = have[name]
+    same = (machine.triple, machine.vector_bits)
+    short = tuple(t.name for t in have.values() if (t.triple, 2 * t.vector_bits) == same and not t.vectors.scalable)
+    long = machine.nearest(*types)
+    if long is None or not short or machine.fragment_rows(*types):
+        return ""
+    level = have[_lowest(short, types)]
+    half = level.nearest(*types)
+    if half is None or not types == long.types == half.types or half.terms != long.terms:
+        return ""
+    is_as_fast = half.lanes / level.costs.multiply_add >= long.lanes / machine.costs.multiply_add
+    return level.name if is_as_fast else ""
+
+
 def target(name: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
     """Return the known target `name`, by default the fastest that this machine has.
 

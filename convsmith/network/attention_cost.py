@@ -8,12 +8,13 @@ from dataclasses import replace
 from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.network.layout_choice import operator_cycles, problem_cycles
+from convsmith.network.layout_choice import operator_cycles
 from convsmith.network.operators.attention import Attention
 from convsmith.network.operators.on_bytes import OnBytes
 from convsmith.network.operators.softmax import Softmax
 from convsmith.problem.problem import Problem
 from convsmith.statement.operator import Operator
+from convsmith.tune.compile import default_cycles
 
 __all__ = ["attention_choice"]
 
@@ -33,7 +34,7 @@ def attention_choice(
 
     def product_cycles(problem: Problem) -> float:
         own = replace(problem, dt=(stored,) * 3)
-        return problem_cycles(own, (machine or machine_of(own)).with_cold_weights, threads)
+        return default_cycles(own, (machine or machine_of(own)).with_cold_weights, threads)
 
     def pays(op: Attention) -> bool:
         scores = op.batch * op.heads * op.rows * op.keys

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from math import prod
 
 from convsmith.ir.index import Index, Var, as_index
-from convsmith.ir.intern import interning
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Stmt, Store
 from convsmith.ir.types import dtype
@@ -23,13 +22,11 @@ from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layouts import FIRST, LAST, Layouts, is_image, same_memory, tagged, takes_any
 from convsmith.network.operators.move import Transpose
 from convsmith.problem.conv import Conv
-from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.operator import RESULT, Operator
-from convsmith.tune.compile import choose
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.compile import default_cycles
 
-__all__ = ["chosen_layouts", "operator_cycles", "problem_cycles"]
+__all__ = ["chosen_layouts", "operator_cycles"]
 
 _ROUNDS = 4
 """Maximum number of passes over the values whose layouts depend on each other."""
@@ -38,14 +35,6 @@ _ROUNDS = 4
 def chosen_layouts(graph: Graph, machine: Machine, threads: int = 1) -> Layouts:
     """Return the layouts of `graph`, whose inputs and outputs are row-major, for kernels of `machine`."""
     return _Choice(graph, machine, threads).layouts()
-
-
-def problem_cycles(problem: Problem, machine: Machine, threads: int) -> float:
-    """Return the cycles that the default kernel of a convolution or a product is expected to take."""
-    with interning():
-        plain = problem.canonical()
-        config = choose(plain, machine, threads, False)
-        return float(sum(expected_terms(plain, config, machine).values()))
 
 
 def operator_cycles(op: Operator, machine: Machine) -> float:
@@ -233,5 +222,5 @@ class _Choice:
             elif isinstance(work, Operator):
                 self._known[work] = operator_cycles(work, self._machine)
             else:
-                self._known[work] = problem_cycles(work, self._machine, self._threads)
+                self._known[work] = default_cycles(work, self._machine, self._threads)
         return self._known[work]

@@ -20,11 +20,12 @@ import numpy as np
 
 from convsmith.machine.base import Machine
 from convsmith.network.graph import Graph, NetworkNode
-from convsmith.network.layout_choice import operator_cycles, problem_cycles
+from convsmith.network.layout_choice import operator_cycles
 from convsmith.network.layouts import LAST
 from convsmith.network.operators.resize import Resize
 from convsmith.problem.conv import Conv
 from convsmith.runtime.arrays import Array
+from convsmith.tune.compile import default_cycles
 
 __all__ = ["with_deconvolutions"]
 
@@ -76,7 +77,7 @@ def _pays(before: NetworkNode, node: NetworkNode, made: Conv, machine: Machine, 
     assert isinstance(before.work, Resize) and isinstance(node.work, Conv)
     own, other = (replace(x, stag=LAST, dtag=LAST) for x in (made, node.work))
     resized = operator_cycles(before.work.with_tags({"src": LAST, "dst": LAST}), machine)
-    return problem_cycles(own, machine, threads) < problem_cycles(other, machine, threads) + resized
+    return default_cycles(own, machine, threads) < default_cycles(other, machine, threads) + resized
 
 
 def _summed(weights: Array, times: Sequence[int]) -> Array:

@@ -13,9 +13,9 @@ from convsmith.codegen.memory import KernelMemory
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.network.graph import NetworkNode, Work
-from convsmith.network.layout_choice import problem_cycles
 from convsmith.network.memory import Life, alive_bytes
 from convsmith.problem.problem import Problem
+from convsmith.tune.compile import default_cycles
 
 __all__ = ["bounded", "with_bounded_scratch"]
 
@@ -60,8 +60,8 @@ def bounded(problem: Problem, memory: KernelMemory, saved: int, machine: Machine
     permitted = packed + max(memory.call - saved, memory.packing)
     if permitted >= memory.whole:
         return None
-    other, most = replace(problem, workspace=permitted), _MOST_CYCLES * problem_cycles(problem, machine, threads)
+    other, most = replace(problem, workspace=permitted), _MOST_CYCLES * default_cycles(problem, machine, threads)
     try:
-        return other if most and problem_cycles(other, machine, threads) <= most else None
+        return other if most and default_cycles(other, machine, threads) <= most else None
     except ConfigError:  # no kernel needs so little
         return None

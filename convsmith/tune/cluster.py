@@ -30,6 +30,7 @@ from convsmith.tune.database import IN_MEMORY, Database
 from convsmith.tune.measured import DatabaseWarning, Measured
 from convsmith.tune.origin import compiler_key, machine_key, machine_text
 from convsmith.tune.search import search
+from convsmith.tune.vector_width import level_of
 from convsmith.tune.workers import Workers
 
 __all__ = ["ClusterOutcome", "search_on_cluster"]
@@ -87,7 +88,7 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
 
     worker = get_worker()
     problem = parse_problem(job.line)
-    level = host_target(job.target or settings.target or target(None, problem.types).name)
+    level = host_target(job.target or settings.target or level_of(problem, target(None, problem.types)).name)
     with _one_at_a_time(), _Sending(lambda rows: worker.log_event(TOPIC, rows)) as database, Workers() as workers:
         Database.put(database, [Measured(*row) for row in known])
         search(problem, level, job.threads, job.seconds, database, workers)

@@ -16,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.recall import keeps_bits, recalled, refuse
 
-__all__ = ["choose", "compile_problem", "is_ready"]
+__all__ = ["choose", "compile_problem", "default_cycles", "expected_choice", "is_ready"]
 
 ATTEMPTS = 3
 """Maximum number of rows of the database that are tried before the model chooses the config."""
@@ -142,6 +142,23 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         return default_config(problem, target, threads)
     first, measured = _of_table(problem, target, threads)
     return first if measured is None else measured
+
+
+def default_cycles(problem: Problem, target: Machine, threads: int) -> float:
+    """Return the cycles that the default kernel of a problem is expected to take."""
+    return expected_choice(problem, target, threads)[1]
+
+
+def expected_choice(problem: Problem, target: Machine, threads: int) -> tuple[Config, float]:
+    """Return the default config of a problem, and the cycles that its kernel is expected to take."""
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.tune.expected import expected_terms
+
+    with interning():
+        plain = problem.canonical()
+        config = choose(plain, target, threads, False)
+        return config, float(sum(expected_terms(plain, config, target).values()))
 
 
 def _has_table(problem: Problem, target: Machine, threads: int, dynamic: bool) -> bool:
