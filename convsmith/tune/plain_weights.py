@@ -34,9 +34,9 @@ STREAMS = 8
 """Maximum number of rows of weights, each on pages of its own, that are read in place side by side: prefetchers follow
 so many streams.
 """
-BLOCK = 4
-"""Ratio of a block of weights that is copied, and of the sums that its products are added to, to the second-level
-cache: a larger cache keeps them from one block to the next.
+BLOCK = 2
+"""Maximum ratio of a block of weights that is copied, and of the sums that its products are added to, to the images
+whose loads arithmetic hides: the last cache keeps them from one block to the next.
 """
 MIN_GAIN, MIN_GAIN_OF_TRANSPOSED = 1.05, 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
@@ -94,20 +94,29 @@ def _reading_rows(config: Config, model: Model, loops: Loops, terms: str) -> Con
 
 def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth: int) -> Config:
     """Return ``config`` with copies of blocks of at most ``depth`` terms, in equal parts. A block has all columns of a
-    thread, or as many as have few sums, and is copied row by row: rows of one tile are shorter than what prefetchers
-    follow, begin and end within lines that the next tile reads again, and fall into few sets where the weights have a
-    power of two of columns.
+    thread, or as many as have few sums, in equally many blocks for each thread, and is copied row by row: rows of one
+    tile are shorter than what prefetchers follow, begin and end within lines that the next tile reads again, and fall
+    into few sets where the weights have a power of two of columns.
     """
     lane, tile = config.lane, config.size(config.lane)
     tiles, rows = -(-loops.extents[lane] // tile), prod(loops.extents[n] for n in loops.of("m"))
-    block = BLOCK * model.target.l2.bytes
-    most = max(1, min(-(-tiles // config.threads), block // (rows * tile * model.bytes)))
-    width = tile * -(-tiles // -(-tiles // most))
-    depth = max(1, min(depth, block // (width * model.bytes)))
-    depth = -(-loops.extents[terms] // -(-loops.extents[terms] // depth))
+    block = BLOCK * model.target.costs.images_near
+    blocks = -(-tiles // max(1, block // (rows * tile * model.bytes)))
+    width = tile * -(-tiles // (-(-blocks // config.threads) * config.threads))
+    depth = _whole_lines(loops.extents[terms], max(1, min(depth, block // (width * model.bytes))), model)
     parts = ((lane, width), (terms, depth))
     cache = tuple((n, size) for n, size in parts if size < loops.extents[n])
     return config.changed(cache=cache, pack_at=((model.st.b.name, terms if depth < loops.extents[terms] else lane),))
+
+
+def _whole_lines(terms: int, most: int, model: Model) -> int:
+    """Return the depth of equal blocks of ``terms``, at most ``most``: of whole cache lines of the rows of the source,
+    where these are contiguous and a block has a line. Tiles would otherwise load the lines at both ends for two blocks.
+    """
+    depth, line = -(-terms // -(-terms // most)), model.target.l1.line // model.bytes
+    if most < line or depth == terms or model.src.get(Var(model.k)) != 1:
+        return depth
+    return min(-(-depth // line), most // line) * line
 
 
 def _transposing(config: Config, model: Model, loops: Loops, terms: str) -> Config | None:

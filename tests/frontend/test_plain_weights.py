@@ -79,6 +79,27 @@ def test_blocks_are_copied_row_by_row(threads: int) -> None:
     assert "for wei_n.n.v in" not in nest
 
 
+@pytest.mark.parametrize("threads", (1, 2, 3))
+@pytest.mark.parametrize("level", ("avx512", "avx2"))
+def test_threads_copy_equally_many_blocks(level: str, threads: int) -> None:
+    """The sums of a block of all columns of a thread would not stay in a cache."""
+    problem, machine = parse_problem("--matmul 512x1024:1024x4096").canonical(), LEVELS[level]
+    with interning():
+        other = config_of_plain_weights(problem, default_config(problem, machine, threads=threads), machine)
+    assert other is not None
+    width = dict(other.tiles_at("cache"))["n"]
+    assert -(-4096 // width) % threads == 0 and 512 * width * 4 <= 2 * machine.costs.images_near
+
+
+@pytest.mark.parametrize("line, whole", [("40x300:300x1001", True), ("--stag=ba 40x300:300x1001", False)])
+def test_blocks_have_whole_lines_of_the_source(line: str, whole: bool) -> None:
+    problem, machine = parse_problem(f"--matmul {line}").canonical(), LEVELS["avx512"]
+    with interning():
+        other = config_of_plain_weights(problem, default_config(problem, machine), machine)
+    assert other is not None
+    assert (dict(other.tiles_at("cache"))["k"] * 4 % machine.l1.line == 0) is whole
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", TRANSPOSED)
 @pytest.mark.parametrize("level", ("avx512", "avx2"))
