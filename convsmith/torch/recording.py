@@ -134,18 +134,24 @@ class _OperatorRecorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call
             raise UnsupportedError("it enters or leaves torch.autocast", code="trace")
         if func.overloadpacket in _LITERALS:
             return self._constant(args[0])
-        args, kwargs = trees.tree_map_only(Tensor, self._taken, (args, kwargs or {}))
+        taken: dict[int, _HiddenTensor] = {}
+
+        def take(x: Tensor) -> _HiddenTensor:
+            hidden = self._taken(x)
+            taken[id(hidden.elements)] = hidden
+            return hidden
+
+        args, kwargs = _mapped(take, (args, kwargs or {}))
         if func in LAYERS:
             with self:
                 return LAYERS[func](*args, **kwargs)
-        taken = {id(x.elements): x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, _HiddenTensor)}
         self._check_writes(func, args, kwargs)
-        given, named = trees.tree_map_only(_HiddenTensor, lambda x: x.elements, (args, kwargs))
+        given, named = _mapped(lambda x: x.elements, (args, kwargs))
         with torch._C._DisablePythonDispatcher(), _RefusingReads():  # type: ignore[no-untyped-call]
             made = func(*given, **named)
         if any(x.shape != x.elements.shape for x in taken.values()):
             raise UnsupportedError(f"{func} changes the shape of a tensor in place", code="trace")
-        given, named = trees.tree_map_only(_HiddenTensor, lambda x: x.node, (args, kwargs))
+        given, named = _mapped(lambda x: x.node, (args, kwargs))
         node = self.graph.create_node("call_function", func, given, named, func.overloadpacket.__name__)
         node.meta["from_node"] = traceback.get_current_meta().get("from_node", [])
         memories = {x.elements.untyped_storage()._cdata: x.memory for x in taken.values()}
@@ -194,6 +200,19 @@ class _OperatorRecorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call
         self.constants[node.name] = x.clone()
         _name(made, node)
         return made
+
+
+def _mapped(function: Callable[[Any], Any], arguments: Any) -> Any:
+    """Return arguments of an operator, which are tuples, lists and dicts, with `function` of each tensor; `tree_map` of
+    torch, which takes any class, needs ten times as long.
+    """
+    if isinstance(arguments, Tensor):
+        return function(arguments)
+    if isinstance(arguments, tuple | list):
+        return type(arguments)([_mapped(function, x) for x in arguments])
+    if isinstance(arguments, dict):
+        return {name: _mapped(function, x) for name, x in arguments.items()}
+    return arguments
 
 
 def _casts() -> tuple[object, ...]:
