@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from convsmith.diag.collection import no_collection
+from convsmith.diag.collection import importing
 from convsmith.diag.forking import import_lock
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
         module, attribute = _MODULE[name], name
     else:
         raise AttributeError(f"module 'convsmith' has no attribute {name!r}")
-    with import_lock, no_collection():
+    with import_lock, importing():
         loaded = import_module(module)
     globals()[name] = value = getattr(loaded, attribute) if attribute else loaded
     return value

@@ -341,10 +341,11 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
     known = memory.decoded(f"sources-{status}", _hash_text) if memory else None
     if known is not None:
         return known
-    digest = hashlib.sha256()
+    digest, above = hashlib.sha256(), len(f"{root}{os.sep}")
     for name, *_ in files:
-        content = Path(name).read_bytes()
-        digest.update(f"{os.path.relpath(name, root)}\0{len(content)}\0".encode() + content)
+        with open(name, "rb", buffering=0) as file:
+            content = file.read()
+        digest.update(f"{name[above:]}\0{len(content)}\0".encode() + content)
     if memory:
         memory.put(f"sources-{status}", digest.hexdigest().encode())
     return digest.hexdigest()

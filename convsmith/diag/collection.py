@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from convsmith.diag.system import at_fork
 
-__all__ = ["no_collection"]
+__all__ = ["importing", "no_collection"]
 
 
 @contextmanager
@@ -28,6 +28,20 @@ def no_collection() -> Iterator[None]:
     finally:
         gc.enable()
         _pausing.discard(thread)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Pause the collector while modules are imported, and let all objects grow old at the end: the next collection of
+    young objects would look at those of the modules, which live on, for 25 ms.
+
+    A program that has frozen objects keeps them frozen, and the others young.
+    """
+    with no_collection():
+        yield
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # objects that are no longer frozen are in the oldest generation
 
 
 _pausing: set[int] = set()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from convsmith.diag.collection import no_collection
+from convsmith.diag.collection import importing
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
 
@@ -58,7 +58,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module 'convsmith.torch' has no attribute {name!r}")
-    with import_lock, no_collection():
+    with import_lock, importing():
         loaded = import_module(_MODULE[name])
     globals()[name] = value = getattr(loaded, name)
     return value

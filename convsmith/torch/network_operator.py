@@ -5,6 +5,7 @@ A string names the part, because a graph of torch holds no Python objects; the n
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import uuid
 from collections.abc import Sequence
@@ -81,6 +82,7 @@ _library: Any = torch.library.Library("convsmith", "FRAGMENT")  # type: ignore[n
 _library.define("network(str name, Tensor[] sources) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 for _key in ("CPU", "CUDA"):
     _library.impl("network", _computed, _key)
+inspect.modulesbyfile[__file__] = __name__  # torch asks for it, and `inspect` would look at the files of all modules
 torch.library.register_fake("convsmith::network", _without_data, lib=_library)
 seen: Any = torch.ops.convsmith.network.default
 """The operator that computes the results of the part of a given name from its sources."""
