@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from convsmith.network.chaining import followers, joints_of
+from convsmith.network.chaining import RowJoints, followers
 from convsmith.network.graph import Graph, NetworkNode
-from convsmith.tune.stage_configs import StageConfigs
 
 __all__ = ["reasons_apart"]
 
 
 def reasons_apart(
-    whole: Graph, joined: Graph, held: Collection[str], configs: StageConfigs, threads: int
+    whole: Graph, joined: Graph, held: Collection[str], joints_of: RowJoints
 ) -> dict[str, str]:  # fmt: skip
     """Return, for each value of the graph `joined` whose node reads the result of another one, why they are two
     kernels. `whole` is the graph before chains, in which `held` values were parts of others.
@@ -25,7 +24,7 @@ def reasons_apart(
         if between is None:
             continue
         if between in followed:
-            (joint,) = joints_of((before[between], followed[between]), configs, threads)
+            (joint,) = joints_of((before[between], followed[between]))
             why = "the model keeps it apart, with the convolutions around" if joint.fused else joint.why
             found[node.output] = f"{between}{why[2:]}" if why.startswith("it ") else why
         else:

@@ -16,17 +16,37 @@ from convsmith.problem.chain import MAX_STAGES, Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.post_ops import PER_TENSOR, SOURCE, BinaryPostOp, PostOp, SumPostOp
+from convsmith.problem.problem import Problem
 from convsmith.tune.chains import Joint, joints
 from convsmith.tune.stage_configs import StageConfigs
 
-__all__ = ["followers", "joints_of", "with_chains"]
+__all__ = ["RowJoints", "followers", "with_chains"]
 
 
-def with_chains(graph: Graph, held: Collection[str], configs: StageConfigs, threads: int = 1) -> Graph:
+class RowJoints:
+    """Returns what the model chooses for the values between convolutions that follow one another, whose stages have
+    `configs`, on `threads`. Rows of nodes that are equal chains have the same joints, which are chosen once.
+    """
+
+    def __init__(self, configs: StageConfigs, threads: int = 1) -> None:
+        self._configs, self._threads = configs, threads
+        self._known: dict[Problem, list[Joint]] = {}
+
+    def __call__(self, row: Sequence[NetworkNode]) -> list[Joint]:
+        """Return the joints of the works of `row`."""
+        with interning():
+            chain = _chain(row).canonical()
+            if chain not in self._known:
+                stages = stages_of(chain)
+                assert stages is not None
+                self._known[chain] = joints(stages, self._configs, self._threads)
+            return self._known[chain]
+
+
+def with_chains(graph: Graph, held: Collection[str], joints_of: RowJoints) -> Graph:
     """Return the graph, whose works have their layouts, with a chain for convolutions that are faster as one kernel.
 
-    Values that are `held`, because they are parts of others, stay results of kernels of their own. `configs` are those
-    of the stages.
+    Values that are `held`, because they are parts of others, stay results of kernels of their own.
     """
     followed, makers = followers(graph, held), graph.makers()
     made: dict[str, NetworkNode] = {}
@@ -35,7 +55,7 @@ def with_chains(graph: Graph, held: Collection[str], configs: StageConfigs, thre
         row = [makers[start]]
         while row[-1].output in followed and len(row) < MAX_STAGES:
             row.append(followed[row[-1].output])
-        for part in _fused(row, configs, threads):
+        for part in _fused(row, joints_of):
             gone |= {node.output for node in part}
             made[part[-1].output] = _joined(part)
     nodes = [made.get(node.output, node) for node in graph.nodes if node.output in made or node.output not in gone]
@@ -60,31 +80,19 @@ def _is_stage(node: NetworkNode) -> bool:
     return isinstance(node.work, Conv) and node.work.forward and not node.work.deconv
 
 
-def _fused(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> Iterator[tuple[NetworkNode, ...]]:
+def _fused(row: Sequence[NetworkNode], joints_of: RowJoints) -> Iterator[tuple[NetworkNode, ...]]:
     """Yield the parts of a row of convolutions that become one kernel each."""
     if len(row) < 2:
         return
-    fused = [False, *_joints(row, configs, threads)]
+    fused = [False, *(joint.fused for joint in joints_of(row))]
     start = 0
     for end in range(1, len(row) + 1):
         if end < len(row) and fused[end]:
             continue
         part = tuple(row[start:end])
-        if len(part) > 1 and all(_joints(part, configs, threads)):
+        if len(part) > 1 and all(joint.fused for joint in joints_of(part)):
             yield part
         start = end
-
-
-def joints_of(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[Joint]:
-    """Return what the model chooses for the values between convolutions that follow one another."""
-    with interning():
-        stages = stages_of(_chain(row).canonical())
-        assert stages is not None
-        return joints(stages, configs, threads)
-
-
-def _joints(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[bool]:
-    return [joint.fused for joint in joints_of(row, configs, threads)]
 
 
 def _chain(row: Sequence[NetworkNode]) -> Chain:

@@ -26,7 +26,7 @@ from convsmith.network.ahead import Compiling, compiling_ahead, silent
 from convsmith.network.apart import reasons_apart
 from convsmith.network.attention import with_attention
 from convsmith.network.attention_cost import attention_choice
-from convsmith.network.chaining import with_chains
+from convsmith.network.chaining import RowJoints, with_chains
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
@@ -81,14 +81,14 @@ def program_of(
     whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays), dtype)
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
-    laid, configs = with_layouts(split, layouts), StageConfigs(cold, kept_default)
+    laid, joints_of = with_layouts(split, layouts), RowJoints(StageConfigs(cold, kept_default), threads)
     machine_for = KernelMachines(machine, laid.constants)
     likely = placed(laid, parts).nodes  # those of the program, but for convolutions that become chains
     machine_for.examine(likely)
     works = [node.work for node in likely]
     with compiling_ahead(works, threads, machine_for, target, compiling) as finish:
-        joined = with_chains(laid, held, configs, threads)
-        apart = reasons_apart(laid, joined, held, configs, threads)
+        joined = with_chains(laid, held, joints_of)
+        apart = reasons_apart(laid, joined, held, joints_of)
         where = placed(joined, parts)
         machine_for.examine(where.nodes)
         finish(node.work for node in where.nodes)

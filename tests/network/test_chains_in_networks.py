@@ -11,16 +11,18 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from beside_onnx_runtime import exact_network
+from callcounts import counting
 from onnx_networks import NetworkBuilder
 
 from convsmith.machine import registry
-from convsmith.network.chaining import with_chains
+from convsmith.network.chaining import RowJoints, with_chains
 from convsmith.network.fold import folded
 from convsmith.network.layout_choice import chosen_layouts
 from convsmith.network.layouts import with_layouts
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.chain import Chain
 from convsmith.problem.post_ops import SOURCE, SumPostOp
+from convsmith.tune.chains import joints
 from convsmith.tune.stage_configs import StageConfigs
 
 Build = Callable[[NetworkBuilder, str], Any]
@@ -48,7 +50,7 @@ def _chains(model: Any) -> list[Chain]:
     """Return the chains of a model on one thread of this machine."""
     machine = registry.target("avx512", ("f32", "f32", "f32"))
     graph = folded(read_graph(model.SerializeToString()))
-    found = with_chains(with_layouts(graph, chosen_layouts(graph, machine)), (), StageConfigs(machine))
+    found = with_chains(with_layouts(graph, chosen_layouts(graph, machine)), (), RowJoints(StageConfigs(machine)))
     return [node.work for node in found.nodes if isinstance(node.work, Chain)]
 
 
@@ -116,4 +118,20 @@ def test_parts_of_others_stay() -> None:
     graph = folded(read_graph(_built(CHAINED["a block"]).SerializeToString()))
     laid = with_layouts(graph, chosen_layouts(graph, machine))
     held = {node.output for node in laid.nodes}
-    assert not [node for node in with_chains(laid, held, StageConfigs(machine)).nodes if isinstance(node.work, Chain)]
+    found = with_chains(laid, held, RowJoints(StageConfigs(machine)))
+    assert not [node for node in found.nodes if isinstance(node.work, Chain)]
+
+
+def test_equal_blocks_are_chosen_once() -> None:
+    machine, chosen = registry.target("avx512", ("f32", "f32", "f32")), []
+    for blocks in (2, 4):  # the last one has another layout
+        b = NetworkBuilder(1, True)
+        x = b.op("Relu", b.conv(b.input("x", 1, 16, 12, 12), 16, 16, 1))
+        for _ in range(blocks):
+            x = b.op("Relu", b.op("Add", b.conv(_depthwise(b, _wide(b, x)), _WIDE, 16, 1), x))
+        graph = folded(read_graph(b.model(x).SerializeToString()))
+        laid = with_layouts(graph, chosen_layouts(graph, machine))
+        with counting(joints) as calls:
+            with_chains(laid, (), RowJoints(StageConfigs(machine)))
+        chosen.append(calls["joints"])
+    assert chosen[0] == chosen[1] > 0
