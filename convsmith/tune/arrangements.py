@@ -22,12 +22,13 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
     """Return the config in the order of loops, or with the blocks of pixels and the packed factors of a gradient of
     the weights, that move least between memories.
 
-    If threads share the pixels of a gradient of the weights, it has no blocks.
+    If threads share the pixels of a gradient of the weights, it has no blocks. Nor has one by dot products: factors
+    that are packed before arrive as fast as they are multiplied, and each block loads and stores the sums.
     """
     if config.realise != "peel" or config.staged("resident") or model.classes or model.phases:
         return config
     if not model.st.constant:
-        if config.tiles_at("split") or config.staged_at("pack_at") or model.unit.rows > 1:
+        if config.tiles_at("split") or config.staged_at("pack_at") or model.unit.rows > 1 or model.unit.dot:
             return config
         near = partial(model.cycles, near=True)
         factors = _packed_once(model, loops, config)

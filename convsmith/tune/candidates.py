@@ -174,8 +174,8 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     """Return the choices, best first; the traffic between memories is minimised for the first ``count``.
 
     Among similar choices for a gradient of the weights on one thread, the one whose operands memories deliver fastest
-    comes first. Choices on fragments are rated again after arranging, because another order keeps other operands in
-    near caches.
+    comes first; of dot products on vectors also one that packs blocks of its factors. Choices on fragments are rated
+    again after arranging, because another order keeps other operands in near caches.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
@@ -206,7 +206,20 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     best = min(rated, key=lambda n: rated[n], default=0)
     if 0 in rated and rated[best] * MIN_TRAFFIC_GAIN < rated[0]:
         choices.insert(0, choices.pop(best))
+    blocks = ranked[len(alike)].choice if len(alike) < len(close) else None
+    if alike and blocks is not None and _multiplies_pairs(ranked[0]) and blocks.cycles < rated[best]:
+        choices.remove(blocks)
+        choices.insert(0, blocks)
     return choices
+
+
+def _multiplies_pairs(of: _ModelledChoice) -> bool:
+    """Return whether a choice adds up products on vectors by dot products. Memories deliver the blocks of its factors
+    within the expected cycles.
+    """
+    assert of.made_by is not None
+    unit = of.made_by[0].unit
+    return unit.dot and unit.rows == 1
 
 
 def _preference(choice: Choice) -> float:

@@ -131,7 +131,7 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     names = [view.name for view in model.st.factors]
     part = ((PART, 1),) if config.threads > 1 else ()
     sizes: list[tuple[tuple[str, int], ...]] = [(tile,) for tile in _blocks(model, loops, config)]
-    if part and streams:
+    if streams and (part or len(config.reduce) > 1):
         sizes = [*filter(None, [_contiguous_pixels(model, loops, config)])]
     if model.unit.rows == 1:
         steps = model.terms // (terms[0][1] * config.threads)
@@ -189,7 +189,14 @@ def _streams_blocks(model: Model, config: Config) -> bool:
     """
     size = sum(view.bytes for view in model.st.factors)
     alone = config.reduce == (config.tiles_at("k_step")[0][0],)
-    return alone and (config.threads > 1 or size > model.target.l2.bytes)
+    if config.threads > 1:
+        return alone
+    return size > model.target.l2.bytes and (alone or (model.unit.rows == 1 and not _has_taps(model)))
+
+
+def _has_taps(model: Model) -> bool:
+    """Return whether a gradient of the weights is one of several taps."""
+    return any(d.axis and d.size > 1 for d in model.st.of("m"))
 
 
 def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
@@ -222,7 +229,8 @@ def _most_pixels(model: Model, config: Config) -> int:
     ((_, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
-    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if len(config.reduce) > 1 else BLOCK_OF_PIXELS
+    several = len(config.reduce) > 1 and (config.threads > 1 or _has_taps(model))
+    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if several else BLOCK_OF_PIXELS
     return max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
 
 

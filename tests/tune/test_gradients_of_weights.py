@@ -299,7 +299,6 @@ def test_pairs_beside_borders_are_not_packed_in_vectors() -> None:
         ("mb1ic32iw72448oc32ow72448kw7pw9dw2", "ow"),
         ("mb1ic1ih640iw1024oc16oh640ow1024kh7kw7ph3pw3", "oh"),
         ("mb1ic64ih14oc48oh14kh3ph1", ""),  # the second-level cache holds the packed source
-        ("mb32ic64ih56oc64oh56kh1ph0", ""),  # no tap repeats an element
         ("mb2048ic2ih10oc8oh8kh3ph0", ""),  # rows are short
     ],
 )
@@ -314,6 +313,25 @@ def test_taps_of_long_rows_are_packed_in_blocks(line: str, place: str) -> None:
         pixels = prod(size if n == block else extents.get(n, 1) for n in ("mb", "oh", "ow"))
         held = pixels * (extents["kw"] * extents["ic"] + extents["oc"]) * 2
         assert block == place and held <= TARGETS["avx512_bf16"].l2.bytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks"),
+    [
+        ("mb8ic128ih38oc256oh38kh1ph0", (("mb", 1), ("oh_ow", 482))),  # 0.72 of the time of packing both factors before
+        ("mb32ic72ih4iw320oc24oh4ow320kh1kw1ph0pw0", (("mb", 2),)),  # 0.74
+        ("mb1ic384ih80oc192oh80kh1ph0", (("mb_oh_ow", 454),)),  # 0.86
+        ("mb8ic32ih14oc64oh14kh1ph0", ()),  # the second-level cache holds the factors
+    ],
+)
+def test_factors_of_pointwise_weights_in_channels_first_are_packed_in_blocks_of_images(
+    sizes: str, blocks: tuple[tuple[str, int], ...]
+) -> None:
+    """Packing before the products writes both factors to memory, and blocks of a few pixels load sums too often."""
+    config = config_of(f"{FIRST} --dt=bf16 {sizes}", "avx512_bf16")
+    place = blocks[-1][0] if blocks else ""
+    assert dict(config.staged_at("pack_at")) == ({"src": place, "diff_dst": place} if place else {})
+    assert config.tiles_at("cache") == blocks
 
 
 @pytest.mark.parametrize(
