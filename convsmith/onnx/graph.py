@@ -40,7 +40,8 @@ _SMALL_TYPES = {DTYPES[x].element: x for x in SMALL_FLOATS}
 
 
 def read_graph(source: str | os.PathLike[str] | bytes | Any, shapes: Shapes | None = None) -> Graph:
-    """Return the graph of the ONNX model in the file, bytes or `onnx.ModelProto` `source`, for inputs of `shapes`.
+    """Return the graph of the ONNX model in the file, bytes, `onnx.ModelProto` or `ModelSource` `source`, for inputs of
+    `shapes`.
 
     UsageError if it is no model, or leaves a size open; UnsupportedError names the nodes that no kernel computes.
     """
@@ -73,8 +74,8 @@ class GraphReader(GraphBuilder):
         """Versions of the operators of the nodes that are read."""
         self._types = {name: dtype for name, (dtype, _) in model.types.items()}
         """Types of values as ONNX states them."""
-        for t in model.graph.initializer:
-            self._hold(t.name, array_of(model.name, t, model.package))
+        for name, x in model.initializers.items():
+            self._hold(name, x)
         for name, (dtype, shape) in model.free_inputs.items():
             self.input(name, np.dtype(np.float32) if str(dtype) in _SMALL_TYPES else dtype, shape)
             self._keep_small(name)

@@ -19,7 +19,8 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property, import_lock
-from convsmith.onnx.models import EXTRA, ModelNode, OnnxModel
+from convsmith.onnx.models import ModelNode, OnnxModel
+from convsmith.onnx.sources import EXTRA
 from convsmith.runtime.arrays import Array
 
 __all__ = ["HOST", "OnnxHost"]
@@ -42,7 +43,7 @@ class OnnxHost:
 
     def whole(self) -> Callable[[], object]:
         """Return a call of the whole model, which has run once."""
-        session = self._session(self.model.proto.SerializeToString(), name="it")
+        session = self._session(self.model.whole.SerializeToString(), name="it")
         self._run(session)
         return lambda: session.run(None, self.inputs)
 
@@ -51,13 +52,13 @@ class OnnxHost:
         """The values that the nodes read and write, from a run of the model as it is written."""
         names = dict.fromkeys(name for node in self.model.nodes for name in (*node.inputs, node.output) if name)
         wanted = [name for name in names if name not in self.model.constants and name not in self.inputs]
-        return {**self.model.constants, **self.inputs, **self._values_of(self.model.proto, wanted)}
+        return {**self.model.constants, **self.inputs, **self._values_of(self.model.whole, wanted)}
 
     def node_call(self, node: ModelNode) -> Callable[[], object]:
         """Return a call of the node's kernel. UnsupportedError if it does not run by itself."""
         proto = self._kernels.get(node.name)
         if proto is None:
-            return self._bound(node.protos, self.model.proto, self.values, node.output)
+            return self._bound(node.protos, self.model.whole, self.values, node.output)
         return self._bound([proto], self._optimised, self._values_of_kernels, proto.output[0])
 
     # -- the optimised model
@@ -66,7 +67,7 @@ class OnnxHost:
         """The model after the optimiser, with the results of all nodes as outputs."""
         import onnx
 
-        proto = _with_outputs(self.model.proto, [node.output for node in self.model.nodes])
+        proto = _with_outputs(self.model.whole, [node.output for node in self.model.nodes])
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "optimised.onnx"
             self._session(proto.SerializeToString(), path=str(path), name="it")

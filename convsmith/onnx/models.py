@@ -10,28 +10,24 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from convsmith.diag.choices import choices
-from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
-from convsmith.diag.forking import cached_property, import_lock
+from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
-from convsmith.onnx.checks import Connections, array_of, check_model, check_node, check_shape, element_type
+from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, element_type
+from convsmith.onnx.sources import ModelSource, model_source, onnx_package
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
 __all__ = [
-    "EXTRA", "ModelNode", "OnnxModel", "Shapes", "model_proto", "node_constants", "node_problems", "open_dims",
-    "operator_of", "read_model",
+    "ModelNode", "OnnxModel", "Shapes", "node_constants", "node_problems", "open_dims", "operator_of", "read_model",
 ]  # fmt: skip
-
-EXTRA = "pip install 'convsmith[onnx]' brings it"
-"""The end of a message about missing packages: the command that installs them."""
 
 BATCH = 1
 """Size of the first dim of an input if neither the model nor the caller gives a size."""
@@ -104,39 +100,31 @@ class ModelNode:
                 inputs[8] = np.rint(np.divide(b, np.multiply(x_scale, w_scale))).astype(np.int32)
 
 
-_LARGEST_SHAPES = 4096
-"""Bytes of the largest initializer that may hold a shape."""
-
-
 class OnnxModel:
-    """A model named ``name``, whose inputs have the sizes that ``shapes`` gives; an open batch is `BATCH`.
+    """The model of a ``source``, whose inputs have the sizes that ``shapes`` gives; an open batch is `BATCH`.
 
     UsageError if an input has another open dim, or a shape does not suit it.
     """
 
-    def __init__(self, proto: Any, name: str, shapes: Shapes | None = None) -> None:
-        self.name = name
-        onnx = _onnx(name)
-        check_model(name, proto, onnx.defs.onnx_opset_version())
-        try:
-            if proto.functions:
-                proto = onnx.inliner.inline_local_functions(proto)
-        except Exception as error:
-            raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
+    def __init__(self, source: ModelSource, shapes: Shapes | None = None) -> None:
+        self.name = name = source.name
+        self._large = source.held
+        proto = type(source.proto)()
+        proto.CopyFrom(source.proto)
         for n, node in enumerate(proto.graph.node):
             if operator_of(node) in _CONNECTIONS:
                 check_node(name, printable(node.name) or f"number {n}", node, _CONNECTIONS[node.op_type])
         held = {tensor.name for tensor in proto.graph.initializer}
         _fill_in(name, {v.name: v.type for v in proto.graph.input if v.name not in held}, shapes or {})
         try:
-            self.proto = _with_shapes(proto, onnx)
+            self.proto = self.package.shape_inference.infer_shapes(proto)
         except Exception as error:
             raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
 
     @property
     def package(self) -> Any:
         """The package `onnx`."""
-        return _onnx(self.name)
+        return onnx_package(self.name)
 
     @property
     def graph(self) -> Any:
@@ -146,9 +134,28 @@ class OnnxModel:
     @cached_property
     def constants(self) -> dict[str, Array]:
         """The values that the model holds, by name."""
-        onnx = _onnx(self.name)
         wanted = {name for node in self.nodes for name in node.inputs}
-        return {name: array_of(self.name, tensor, onnx) for name, tensor in self._tensors.items() if name in wanted}
+        return {name: self.held(name) for name in self._tensors if name in wanted}
+
+    @cached_property
+    def initializers(self) -> dict[str, Array]:
+        """The values of initializers, by name."""
+        return {tensor.name: self.held(tensor.name) for tensor in self.graph.initializer}
+
+    @cached_property
+    def whole(self) -> Any:
+        """The model as a protocol buffer with the elements of all tensors."""
+        whole = type(self.proto)()
+        whole.CopyFrom(self.proto)
+        for tensor in whole.graph.initializer:
+            if tensor.name in self._large:
+                tensor.CopyFrom(self.package.numpy_helper.from_array(self._large[tensor.name], tensor.name))
+        return whole
+
+    def held(self, name: str) -> Array:
+        """Return the value of an initializer or of a constant node."""
+        large = self._large.get(name)
+        return array_of(self.name, self._tensors[name], self.package) if large is None else large
 
     @cached_property
     def _tensors(self) -> dict[str, Any]:
@@ -177,7 +184,7 @@ class OnnxModel:
     @cached_property
     def types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Types and shapes of values, as far as they are known without a run; an unknown size is 0."""
-        onnx = _onnx(self.name)
+        onnx = onnx_package(self.name)
         found = {}
         for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
             tensor = value.type.tensor_type
@@ -290,65 +297,22 @@ class OnnxModel:
 
     def _starts_at_zero(self, quantise: Any) -> bool:
         """Return whether the least byte represents 0, so that saturation is a relu."""
-        onnx = _onnx(self.name)
         if len(quantise.input) < 3 or not quantise.input[2]:
             return True
-        points = self._tensors.get(quantise.input[2])
-        if points is None:
+        if quantise.input[2] not in self._tensors:
             return False
-        values: Any = array_of(self.name, points, onnx)
+        values: Any = self.held(quantise.input[2])
         return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
 
 
-def _with_shapes(proto: Any, onnx: Any) -> Any:
-    """Return a model with the shapes of its values. Large initializers, which state no shapes, are not passed through
-    the text of the model that the inference reads and writes.
-    """
-    held = {n: t.raw_data for n, t in enumerate(proto.graph.initializer) if len(t.raw_data) > _LARGEST_SHAPES}
-    for n in held:
-        proto.graph.initializer[n].ClearField("raw_data")
-    found = onnx.shape_inference.infer_shapes(proto)
-    for n, data in held.items():
-        found.graph.initializer[n].raw_data = data
-    return found
-
-
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:
-    """Return the model in the file ``source``, in the bytes ``source``, or the `onnx.ModelProto` ``source`` itself.
+    """Return the model in the file ``source``, in the bytes ``source``, or the `onnx.ModelProto` or `ModelSource`
+    ``source`` itself.
 
     ``with_data`` also reads constants from separate files next to the model. UsageError if the file is no model,
     UnsupportedError without the package `onnx`.
     """
-    return OnnxModel(*model_proto(source, with_data), shapes)
-
-
-def model_proto(source: Any, with_data: bool = False) -> tuple[Any, str]:
-    """Return a model as an `onnx.ModelProto` of its own, and its name. Arguments and errors are those of `read_model`.
-    """
-    if isinstance(source, bytes):
-        proto = _parsed("model", source)
-        return proto, printable(proto.graph.name) or "model"
-    if not isinstance(source, str | os.PathLike):
-        if not isinstance(source, _onnx("model").ModelProto):
-            message = f"model: expected a path, bytes or an onnx.ModelProto, got {type(source).__name__}"
-            raise UsageError(message, code="bad-model")
-        proto = type(source)()
-        proto.CopyFrom(source)
-        return proto, printable(proto.graph.name) or "model"
-    name = os.fspath(source)
-    try:
-        content = Path(name).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{name}: cannot be read: {why}", code="bad-file") from None
-    proto = _parsed(name, content)
-    if with_data:
-        try:
-            _onnx(name).external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
-        except Exception as error:
-            why = printable(str(error))
-            raise UsageError(f"{name}: the file of its weights cannot be read: {why}", code="bad-file") from None
-    return proto, name
+    return OnnxModel(source if isinstance(source, ModelSource) else model_source(source, with_data), shapes)
 
 
 def open_dims(proto: Any) -> dict[str, tuple[int | str, ...]]:
@@ -361,16 +325,6 @@ def open_dims(proto: Any) -> dict[str, tuple[int | str, ...]]:
         )
         for x in proto.graph.input if x.name not in held
     }  # fmt: skip
-
-
-def _parsed(name: str, content: bytes) -> Any:
-    """Return the model of ``content``, a protocol buffer. UsageError about ``name`` if it is none."""
-    try:
-        return _onnx(name).load_model_from_string(content)
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
 
 
 def node_problems(source: str | os.PathLike[str], shapes: Shapes | None = None) -> dict[str, Problem]:
@@ -476,15 +430,3 @@ def _every(graph: Any) -> Iterator[Any]:
         for attribute in node.attribute:
             for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
                 yield from _every(body)
-
-
-def _onnx(name: str) -> Any:
-    """Return the package. UnsupportedError about the model ``name`` if it is not installed."""
-    with import_lock:
-        try:
-            import onnx
-            import onnx.external_data_helper
-            import onnx.inliner
-        except ImportError:
-            raise UnsupportedError(f"{name}: reading a model needs the package onnx: {EXTRA}", code="no-onnx") from None
-    return onnx

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from convsmith.diag.choices import choices
@@ -22,7 +21,8 @@ from convsmith.network.sizes import Dims, NetworkOfSizes
 from convsmith.network.small_floats import check_dtype
 from convsmith.network.weights import PackedWeights
 from convsmith.onnx.graph import read_graph
-from convsmith.onnx.models import Shapes, model_proto, open_dims
+from convsmith.onnx.models import Shapes, open_dims
+from convsmith.onnx.sources import model_source
 from convsmith.runtime.arrays import Array
 
 if TYPE_CHECKING:
@@ -72,18 +72,19 @@ def compile(
         raise UsageError(f"batch={shown(batch)}, sizes={shown(sizes)}; {words}", code="sizes")
     if batch is None and sizes == "fixed":
         return network_of(read_graph(model, inputs), threads, dtype=dtype)  # type: ignore[arg-type]
-    proto, name = model_proto(model, with_data=True)
-    dims = _dims(open_dims(proto), inputs or {}, name, sizes == "any" or not isinstance(batch, int), sizes == "any")
+    source = model_source(model, with_data=True)
+    known, is_open = open_dims(source.proto), sizes == "any"
+    dims = _dims(known, inputs or {}, source.name, is_open or not isinstance(batch, int), is_open)
     if isinstance(batch, int):
         dims = {x: (batch, *own[1:]) if own and isinstance(own[0], str) else own for x, own in dims.items()}
         if sizes == "fixed":
-            return network_of(read_graph(proto, dims), threads, dtype=dtype)  # type: ignore[arg-type]
+            return network_of(read_graph(source, dims), threads, dtype=dtype)  # type: ignore[arg-type]
     count = thread_count(threads)
 
     def made(shapes: Shapes, weights: PackedWeights) -> NetworkProgram:
-        return replace(program_of(read_graph(proto, shapes), count, weights=weights, dtype=dtype), name=name)
+        return program_of(read_graph(source, shapes), count, weights=weights, dtype=dtype)
 
-    whole = NetworkOfSizes(name, dims, made)
+    whole = NetworkOfSizes(source.name, dims, made)
     for n in counts if not isinstance(batch, int) else ():
         shapes: Any = {x: (n, *own[1:]) if own and own[0] == BATCH_NAME else own for x, own in dims.items()}
         whole.at(shapes)

@@ -17,7 +17,6 @@ from convsmith.diag.files import whole_file
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.onnx.calibration import ByteCode, calibrated
-from convsmith.onnx.checks import array_of
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.onnx.network import compile
 from convsmith.runtime.arrays import Array
@@ -113,10 +112,10 @@ class _Quantisation:
     def __init__(self, model: OnnxModel, shapes: Shapes | None) -> None:
         self._model, self._shapes, self._helper = model, shapes, model.package.helper
         graph = model.graph
-        self._held = {t.name: array_of(model.name, t, model.package) for t in graph.initializer}
+        self._held = dict(model.initializers)
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self._held[node.output[0]] = array_of(model.name, node.attribute[0].t, model.package)
+                self._held[node.output[0]] = model.held(node.output[0])
         self._outputs = [x.name for x in graph.output]
         self._nodes = self._folded([node for node in graph.node if node.op_type != "Constant"])
         self._readers = _readers(self._nodes)
@@ -132,7 +131,7 @@ class _Quantisation:
         if not names:
             legal = ", ".join(_PRODUCTS)
             raise UsageError(f"{self._model.name}: no node with constant weights; legal are {legal}", code="model")
-        run = self._runner(self._model.proto, [x for x in names if x in self._makers])
+        run = self._runner(self._model.whole, [x for x in names if x in self._makers])
         codes = calibrated(run, samples, [x for x in names if self._source(x) == x], method, percentile)
         made = self._rewritten({name: codes[self._source(name)] for name in names})
         after = self._runner(made, [self._floats[name] for name in names])
