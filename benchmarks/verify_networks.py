@@ -2,18 +2,21 @@
 
 Run: python benchmarks/verify_networks.py [--networks "timm levit_128s,torch yolo"] [--ways optimize,onnx] [--keep]
 
-A network runs in three ways: `convsmith.torch.optimize`, `convsmith.torch.compile`, and `convsmith.onnx.compile` of
-what `torch.onnx.export` writes. Each result is compared with a run of PyTorch.
+A network runs by `convsmith.torch.optimize`, by `convsmith.torch.compile`, and by `convsmith.onnx.compile` of three
+files: what `torch.onnx.export` writes, what its older exporter writes, and the latter with an open batch. Each result
+is compared with a run of PyTorch, and those of files with ONNX Runtime.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +26,8 @@ from typing import Any
 from report import Report
 from row_processes import Row, earlier_rows, reason_of, row_in_a_process
 
+SCRIPT_OPSET = 17
+"""The version of ONNX's operators in files of the older exporter."""
 LIMIT = 1e-5
 """Largest difference of a right result, as a part of its largest element."""
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript")
@@ -40,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     ways = options.ways.split(",")
     if options.one:
+        os.environ["CONVSMITH_CACHE"] = "off"
         print(json.dumps(_verified(options.one, ways, options.kept)))
         return
     report = Report("verify-networks", "Networks of other packages: does each run, and is it right?")
@@ -58,8 +64,9 @@ def _write(report: Report, rows: Sequence[Row]) -> None:
         f"part of its largest element; up to {LIMIT:g}, it is right. optimize: `convsmith.torch.optimize`, with the "
         "convolutions and products that it runs on convsmith's kernels, and all that it finds. compile: "
         "`convsmith.torch.compile`, one native function of the whole network. onnx: `convsmith.onnx.compile` of the "
-        "model that `torch.onnx.export` writes. A dash: not run. The command is that of the day's last run; "
-        "with `--keep`, the rows of earlier ones stay."
+        "model that `torch.onnx.export` writes. script: of what its older exporter writes, with operators of version "
+        f"{SCRIPT_OPSET}. open: the same with an open batch, run with a batch of 2. A dash: not run. The command is "
+        "that of the day's last run; with `--keep`, the rows of earlier ones stay."
     )
     ways = [way for way in WAYS if any(way in row for row in rows)]
     right = {way: sum(row[way].get("error", 1.0) <= LIMIT for row in rows if way in row) for way in ways}
@@ -77,6 +84,14 @@ def _write(report: Report, rows: Sequence[Row]) -> None:
             "Memory: the workspace of the one native function, with the scratch memory of its kernels, and the largest "
             "number of bytes that PyTorch's tensors hold at once, without what its operators allocate inside."
         )
+    loads = [[row["network"], way, *_loaded(row[way])] for row in rows for way in FILES if "load" in row.get(way, {})]
+    if loads:
+        report.table("Files", ["network", "way", "MiB", "s", "ONNX Runtime s", "difference"], loads)
+        report.note(
+            "Files: seconds until the function of a file is there, without kernels from earlier runs, but with those "
+            "of files above, and until ONNX Runtime has a session of it, each once, on a machine that may do more; "
+            "the difference to ONNX Runtime's result, as a part of its largest element."
+        )
     whys = [[row["network"], way, row[way]["why"]] for row in rows for way in ways if "why" in row.get(way, {})]
     if whys:
         report.table("Why not", ["network", "way", "reason"], whys)
@@ -90,6 +105,12 @@ def _cell(found: Mapping[str, Any] | None) -> str:
         return "-" if found is None else "no"
     text = f"{found['error']:.0e}" if found["error"] <= LIMIT else f"**{found['error']:.0e}**"
     return f"{text} ({found['ours']} of {found['layers']})" if "layers" in found else text
+
+
+def _loaded(found: Mapping[str, Any]) -> tuple[str, ...]:
+    times = (f"{found[key]:.1f}" if key in found else "-" for key in ("load", "runtime_load"))
+    apart = found.get("runtime_error")
+    return f"{found['bytes'] / 2**20:.0f}", *times, found.get("runtime_why", "-") if apart is None else f"{apart:.0e}"
 
 
 def _in_a_process(name: str, ways: Sequence[str], kept: str | None) -> Row:
@@ -109,13 +130,12 @@ def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model, inputs = listed_network(name)
-    with torch.inference_mode():
-        expected = arrays_of(model(*inputs))
     row: Row = {"network": name}
     for way in ways:
         start = time.perf_counter()
         try:
             with torch.inference_mode():
+                expected = arrays_of(model(*(twice(inputs) if way == "open" else inputs)))
                 results, facts = WAYS[way](name, model, inputs, kept)
             row[way] = {"error": difference(results, expected), **facts}
         except Exception as error:  # a package's, or ours: the row says which
@@ -172,32 +192,72 @@ def narrowed(x: Any) -> Any:
     return x if x.is_floating_point() else x.int()
 
 
-def _by_onnx(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
+def _by_file(way: str, name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
     import convsmith as cs
 
     with TemporaryDirectory() as made:
-        file = exported(name, model, inputs, Path(kept or made))
-        net = cs.onnx.compile(file, threads=1)
-    results = net(*(narrowed(x).numpy() for x in inputs))
-    return list(results) if isinstance(results, tuple) else [results], {
-        "steps": len(net.image.steps), "workspace": net.workspace,
-    }  # fmt: skip
+        file = exported(name, model, inputs, Path(kept or made), way)
+        if way == "open":
+            inputs = twice(inputs)
+        arrays = [x.numpy() for x in inputs]
+        row: Row = {"bytes": sum(x.stat().st_size for x in file.parent.glob(f"{file.name}*"))}
+        start = time.perf_counter()
+        net = cs.onnx.compile(file, threads=1, batch=2 if way == "open" else None)
+        row["load"] = time.perf_counter() - start
+        found = net(*arrays)
+        results = list(found) if isinstance(found, tuple) else [found]
+        row |= {"steps": len(net.image.steps), "workspace": net.workspace, **_beside_runtime(file, arrays, results)}
+    return results, row
 
 
-def exported(name: str, model: Any, inputs: Sequence[Any], folder: Path) -> Path:
+def _beside_runtime(file: Path, arrays: Sequence[Any], results: Sequence[Any]) -> Row:
+    """Return the difference of results to those of ONNX Runtime, if it is installed, and the time of its session."""
+    import onnx
+    from onnx_peers import LIBRARIES
+
+    if not find_spec("onnxruntime"):
+        return {}
+    graph = onnx.load(file, load_external_data=False).graph
+    names = [x.name for x in graph.input]
+    try:
+        start = time.perf_counter()
+        run = LIBRARIES["onnxruntime"](file, dict(zip(names, arrays, strict=True)), 1)
+        seconds = time.perf_counter() - start
+        return {"runtime_load": seconds, "runtime_error": difference(results, run())}
+    except Exception as error:  # a library's: the row says which
+        return {"runtime_why": reason_of(error)}
+
+
+def twice(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return inputs with each sample twice; one of a single axis has no samples."""
+    return tuple(x.repeat(2, *[1] * (x.dim() - 1)) if x.dim() > 1 else x for x in inputs)
+
+
+def exported(name: str, model: Any, inputs: Sequence[Any], folder: Path, way: str = "onnx") -> Path:
     """Return the file of a network's ONNX model in a ``folder``, which is written if it is not there."""
     import torch
 
-    file = folder / f"{name.replace(' ', '-')}.onnx"
-    if not file.exists():
+    kind = "" if way == "onnx" else f".{way}"
+    file = folder / f"{name.replace(' ', '-')}{kind}.onnx"
+    if file.exists():
+        return file
+    if way == "onnx":
         program = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
         assert program is not None
         program.save(file)
+        return file
+    names = [f"x{n}" for n in range(len(inputs))]
+    axes = {name: {0: "batch"} for name, x in zip(names, inputs) if way == "open" and x.dim() > 1}
+    given = {"input_names": names, "dynamic_axes": axes, "opset_version": SCRIPT_OPSET}
+    torch.onnx.export(model, tuple(inputs), file, dynamo=False, **given)
     return file
 
 
+FILES = ("onnx", "script", "open")
+"""Ways that read a file."""
+
 WAYS: dict[str, Callable[..., tuple[list[Any], Row]]] = {
-    "optimize": _optimized, "compile": _as_graph, "onnx": _by_onnx,
+    "optimize": _optimized, "compile": _as_graph, **{way: partial(_by_file, way) for way in FILES},
 }  # fmt: skip
 """Ways to run a network by name: they return its results as arrays, and facts for the row."""
 
