@@ -37,7 +37,7 @@ from convsmith.runtime.operand_packing import PackedParts
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 from convsmith.schedule.plan import Plan
 
-__all__ = ["built_in_contents", "stored_bytes"]
+__all__ = ["built_in_contents", "stored", "stored_bytes"]
 
 _STEPS = (Step(flatten), Step(simplify), Step(narrow_index))
 """Rewrites of a packing kernel that leave its loops unchanged."""
@@ -46,10 +46,20 @@ _STEPS = (Step(flatten), Step(simplify), Step(narrow_index))
 def stored_bytes(spec: ArraySpec, array: Array | tuple[float, ...]) -> bytes:
     """Return the memory of an array, or of default values, in the layout of ``spec``; bytes between elements are zero.
     """
+    return stored(spec, array if isinstance(array, np.ndarray) else spec.filled(array)).tobytes()
+
+
+def stored(spec: ArraySpec, array: Array) -> Array:
+    """Return the memory of an array in the layout of ``spec`` as bytes; those between elements are zero. It is the
+    array's own if the array cannot be written and lies in this layout.
+    """
     memory = np.zeros(spec.extent, np.uint8)
-    values = array if isinstance(array, np.ndarray) else spec.filled(array)
-    np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides)[...] = values
-    return memory.tobytes()
+    placed = np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides)
+    is_placed = placed.flags.c_contiguous and array.flags.c_contiguous and placed.nbytes == array.nbytes == memory.size
+    if is_placed and array.dtype == placed.dtype and not array.flags.writeable:
+        return array.reshape(-1).view(np.uint8)
+    placed[...] = array
+    return memory
 
 
 def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str, Array]) -> dict[str, bytes]:

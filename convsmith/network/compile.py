@@ -14,7 +14,7 @@ from convsmith.compiler.operator import operator_artifact
 from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
-from convsmith.exporter.constants import stored_bytes
+from convsmith.exporter.constants import stored
 from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
@@ -201,7 +201,7 @@ class _Builder:
         for name, x in left.items():
             tensor = plain[name].tensor
             assert tensor is not None
-            contents[name] = np.frombuffer(stored_bytes(ArraySpec(tensor), x), np.uint8)
+            contents[name] = stored(ArraySpec(tensor), x)
         return contents
 
     def _numbered(self, work: Work, kernel: CompiledKernel | None) -> int:

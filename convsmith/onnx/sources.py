@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.onnx.checks import array_of, check_model
+from convsmith.onnx.checks import array_of, check_model, element_type
 from convsmith.runtime.arrays import Array
 
 __all__ = ["EXTRA", "ModelSource", "model_source", "onnx_package"]
@@ -103,18 +105,35 @@ def _taken_out(proto: Any, name: str, folder: str | None) -> dict[str, Array]:
         is_elsewhere = tensor.data_location == tensor.EXTERNAL
         if _count(tensor) <= _LARGEST_SHAPES or not isinstance(tensor.name, str) or (is_elsewhere and folder is None):
             continue
-        whole = tensor
-        if is_elsewhere:
-            whole = type(tensor)()
-            whole.CopyFrom(tensor)
-            _load(onnx.external_data_helper.load_external_data_for_tensor, whole, name, folder)
-        held[tensor.name] = array_of(name, whole, onnx)
+        found = _read(tensor, name, folder, onnx) if is_elsewhere and folder is not None else None
+        held[tensor.name] = array_of(name, tensor, onnx) if found is None else found
         for field in _FIELDS:
             tensor.ClearField(field)
         tensor.ClearField("data_location")
     if folder is not None:
         _load(onnx.external_data_helper.load_external_data_for_model, proto, name, folder)
     return held
+
+
+def _read(tensor: Any, name: str, folder: str, onnx: Any) -> Array:
+    """Return the elements of a tensor from a file in a folder, whose name the package `onnx` checks."""
+    alone = type(tensor)()  # a message keeps the memory of each value that a part of it had
+    alone.CopyFrom(tensor)
+    load = onnx.external_data_helper.load_external_data_for_tensor
+    dtype = element_type(name, tensor.data_type, onnx)
+    own, size = {x.key: x.value for x in tensor.external_data}, _count(tensor) * dtype.itemsize
+    if own.get("length") == str(size):
+        for entry in alone.external_data:
+            entry.value = "0" if entry.key == "length" else entry.value
+        _load(load, alone, name, folder)
+        path, start = os.path.join(folder, own["location"]), int(own.get("offset", 0))
+        if os.path.getsize(path) >= start + size:
+            read = np.fromfile(path, np.uint8, size, offset=start)
+            read.flags.writeable = False
+            return read.view(dtype).reshape(tuple(tensor.dims))
+        alone.CopyFrom(tensor)
+    _load(load, alone, name, folder)
+    return array_of(name, alone, onnx)
 
 
 def _load(load: Any, message: Any, name: str, folder: str | None) -> None:
