@@ -193,7 +193,9 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     string.
     """
     changing = {view.name for view in st.factors if not view.constant}
-    read = {v.name for v in interleavable(st, config, row.terms)} if config is not None and not st.constant else set()
+    read: set[str] = set()
+    if config is not None and not st.constant:
+        read = {v.name for find in (interleavable, paired) for v in find(st, config, row.terms)}
     packed = config is not None and changing - read <= ({*config.staged("pack")} if st.constant else config.packed)
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
@@ -247,6 +249,22 @@ def interleavable(st: Statement, config: Config, terms: int) -> tuple[View, ...]
     adjacent = steps.get(Var(lanes[-1])) == 1 and steps_evenly(steps, lanes, sizes)
     even = steps_evenly(steps, dims, sizes) and prod(sizes[n] for n in dims) % terms == 0
     return (view,) if is_plain and adjacent and even else ()
+
+
+def paired(st: Statement, config: Config, terms: int) -> tuple[View, ...]:
+    """Return the factor of a gradient of the weights that supplies the elements which all lanes share of an instruction
+    that adds up so many ``terms``, if it can be read where it is: its terms are adjacent in memory. The tuple is empty
+    if it must be packed.
+    """
+    lanes = {*map(Var, fused_dims(config, config.lane))}
+    found = [view for view in st.factors if not lanes & {v for x in view.coords for v in variables_of(x)}]
+    joined = [fused_dims(config, loop) for loop, _ in config.tiles_at("k_step")]
+    if len(found) != 1 or len(joined) != 1 or st.constant or st.sizes or st.residues:
+        return ()
+    (view,), (dims,), sizes = found, joined, st.extents
+    steps, is_plain = view_steps(view), view.factor == view.dtype and is_true(view.mask) and not view.beside
+    adjacent = steps.get(Var(dims[-1])) == 1 and steps_evenly(steps, dims, sizes)
+    return (view,) if is_plain and adjacent and prod(sizes[n] for n in dims) % terms == 0 else ()
 
 
 def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:

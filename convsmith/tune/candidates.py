@@ -27,7 +27,7 @@ from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.fetches import fetching
 from convsmith.tune.gradient_blocks import of_vectors
-from convsmith.tune.interleaved import interleaved
+from convsmith.tune.interleaved import in_pairs, interleaved
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
@@ -304,7 +304,9 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
             others = (make(model, loops, config) for make in VARIANTS)
             parts = [] if model.st.constant else [*in_blocks(model, loops, config), *of_vectors(model, loops, config)]
             configs += [config, *(c for c in others if c is not None), *parts]
-            configs += interleaved(model, loops, config, parts)
+            configs += [] if model.st.constant else [
+                *interleaved(model, loops, config, parts), *in_pairs(model, loops, config, parts)
+            ]  # fmt: skip
         of = {c.fuse: loops if c.fuse == fuse else loops_after_fusing(model.st, c) for c in configs}
         configs = [without_padding(model, of[c.fuse], c) for c in configs]
         legal = [c for c in configs if registers(of[c.fuse], c, target, model.unit, filled).fit and serves(model, c)]

@@ -1,7 +1,9 @@
-"""Gradients of the weights whose dot products interleave the terms of a factor as they load it, in place of packing it.
+"""Gradients of the weights whose dot products read one factor where it lies, in place of packing it: they interleave
+the terms of vectors as they load them, or load adjacent terms that all lanes share.
 
-The other factor, whose elements are in all lanes, is packed. A tile that multiplies a vector by many of its elements
-interleaves as many vectors as it would load packed ones, and each element is read from memory once.
+Where terms of vectors are interleaved, the other factor, whose elements are in all lanes, is packed. A tile that
+multiplies a vector by many of its elements interleaves as many vectors as it would load packed ones, and each element
+is read from memory once.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from convsmith.ir.index import Var
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.product_shape import interleavable
+from convsmith.schedule.product_shape import interleavable, paired
+from convsmith.statement.statement import view_steps
 from convsmith.tune.model import Model
+from convsmith.tune.variants import has_taps
 
 MOST_BEYOND = 1 / 16
 """Maximum part of the channels that the last tile may have beyond them where blocks pack them: they are filled singly.
@@ -40,3 +45,24 @@ def interleaved(model: Model, loops: Loops, config: Config, blocks: Sequence[Con
         pack_at = tuple(x for x in each.staged_at("pack_at") if x[0] not in read)
         if read & each.packed and not (pack_at and beyond > MOST_BEYOND):
             yield each.changed(pack=pack, pack_at=pack_at)
+
+
+def in_pairs(model: Model, loops: Loops, config: Config, blocks: Sequence[Config]) -> Iterator[Config]:
+    """Yield the config of a gradient of the weights of one tap, and its ``blocks``, with the factor of vectors packed
+    alone: the terms that all lanes share are adjacent in memory, and the first-level cache keeps the lines of a tile's
+    rows. Several taps read these rows in another order each, which is no faster than packed ones.
+    """
+    if not (model.unit.dot and model.unit.rows == 1 and config.threads == 1) or has_taps(model):
+        return
+    l1, rows = model.target.l1, [(n, size) for n, size in config.tiles_at("register") if n != config.lane and size > 1]
+    for each in (config, *blocks):
+        read = paired(model.st, each, model.unit.terms)
+        if len(rows) != 1 or not {view.name for view in read} & each.packed:
+            continue
+        ((row, size),), (view,) = rows, read
+        apart = view_steps(view).get(Var(loops.dims[row][-1]), 0) * model.bytes
+        if l1.line <= apart and size <= l1.lines_kept(apart, model.target.costs.added_ways):
+            yield each.changed(
+                pack=tuple(n for n in each.staged("pack") if n != view.name),
+                pack_at=tuple(x for x in each.staged_at("pack_at") if x[0] != view.name),
+            )

@@ -273,7 +273,8 @@ class Model(SharedFacts):
         if is_held:
             each = 0.0
         apart = self.src.get(Var(self.k), 1) if along_k else 1
-        interleaves = self.unit.dot and not self.st.constant and in_place
+        of_lanes = self.st.a if across else self.st.b
+        interleaves = self.unit.dot and not self.st.constant and of_lanes.name not in config.packed
         in_all_lanes = "broadcast_pair" if self.unit.dot and self.bytes == 2 and not interleaves else "broadcast"
         pixel, apiece = ("l1", float(apart)) if along_k else (in_all_lanes, 1.0)
         if lane == self.batch:

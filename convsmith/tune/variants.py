@@ -191,10 +191,10 @@ def _streams_blocks(model: Model, config: Config) -> bool:
     alone = config.reduce == (config.tiles_at("k_step")[0][0],)
     if config.threads > 1:
         return alone
-    return size > model.target.l2.bytes and (alone or (model.unit.rows == 1 and not _has_taps(model)))
+    return size > model.target.l2.bytes and (alone or (model.unit.rows == 1 and not has_taps(model)))
 
 
-def _has_taps(model: Model) -> bool:
+def has_taps(model: Model) -> bool:
     """Return whether a gradient of the weights is one of several taps."""
     return any(d.axis and d.size > 1 for d in model.st.of("m"))
 
@@ -229,7 +229,7 @@ def _most_pixels(model: Model, config: Config) -> int:
     ((_, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
-    several = len(config.reduce) > 1 and (config.threads > 1 or _has_taps(model))
+    several = len(config.reduce) > 1 and (config.threads > 1 or has_taps(model))
     part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if several else BLOCK_OF_PIXELS
     return max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
 

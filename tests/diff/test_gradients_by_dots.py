@@ -115,6 +115,41 @@ def test_rows_are_interleaved_where_one_factor_is_packed(line: str, lane: str, r
     assert verdict.ok, verdict.detail
 
 
+@pytest.mark.parametrize(
+    ("line", "lane", "rows", "packed"),
+    [
+        (f"{FIRST} mb1ic24ih12oc10oh12kh1ph0", "ic", "oc", "src"),
+        (f"{FIRST} mb2ic10ih14oc24oh14kh3ph1", "ic", "oc", "src"),
+        (f"{FIRST} g2mb2ic32ih14oc48oh14kh1ph0", "oc", "ic", "diff_dst"),
+    ],
+    ids=["short-vector", "borders", "groups"],
+)
+def test_adjacent_terms_of_all_lanes_are_read_where_they_lie(line: str, lane: str, rows: str, packed: str) -> None:
+    config = f"--target=avx512_bf16 --lane={lane} --register={rows}:5,{lane}:16 --instruction=vdpbf16ps_512"
+    realise = "--realise=pad_copy" if "ph1" in line else ""
+    try:
+        kernel = cs.compile(line, config=f"{config} --reduce=mb,oh,ow --k_step=ow:2 --pack={packed} {realise}")
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    verdict = kernel.verify()
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed"),
+    [
+        ("mb1ic64ih32iw64oc256oh32ow64kh1kw1ph0pw0", {"src"}),  # 0.79 of the time of packing both factors
+        ("mb1ic64ih80iw136oc16oh80ow136kh1kw1ph0pw0", {"diff_dst"}),  # 0.52
+        ("mb1ic64ih128iw128oc64oh128ow128kh1kw1ph0pw0", {"src", "diff_dst"}),  # rows share sets of the cache
+        ("mb1ic256ih14oc256oh14kh3ph1", {"src", "diff_dst"}),  # several taps
+    ],
+)
+def test_the_factor_of_all_lanes_is_packed_where_its_rows_share_sets_of_a_cache(sizes: str, packed: set[str]) -> None:
+    machine = next(t for t in known_targets("znver4") if t.name == "avx512_bf16")
+    config = default_config(parse_problem(f"{FIRST} {sizes}"), machine)
+    assert config.packed == packed
+
+
 def test_an_odd_row_of_terms_is_packed() -> None:
     """The last pair of a row has one pixel, beside which a packed factor has a zero."""
     config = "--target=avx512_bf16 --lane=oc --register=ic:4,oc:16 --instruction=vdpbf16ps_512 --k_step=ow:2 --pack=src"
