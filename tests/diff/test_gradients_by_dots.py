@@ -64,7 +64,7 @@ def test_gradients_are_exact(line: str, threads: int, target: str) -> None:
     [
         (f"{LAST} --wtag=axb mb4ic256ih16oc64kh1", "--lane=ic --fuse=mb+oh,mb_oh+ow"),
         (f"{LAST} mb1ic384ih28oc192oh28kh1ph0", "--instruction=vdpbf16ps_512 --k_step=mb_oh_ow:2"),
-        (f"{FIRST} mb1ic128ih52oc128oh52kh3ph1", "--instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy"),
+        (f"{FIRST} mb1ic128ih52oc128oh52kh3ph1", "--realise=pad_copy --pack= --pack_at=src+oh,diff_dst+oh"),
         (f"{LAST} mb1ic64ih56oc128oh28kh3sh2ph1", "--pack=src,diff_dst"),
         (f"{FIRST} mb16ic512ih7oc512oh7kh1ph0", "--k_step=oh_ow:2"),  # images lie apart
         (f"{LAST} mb1ic64ih64oc16oh64kh1ph0", "--k_step=mb_oh_ow:2 --pack=diff_dst"),
@@ -140,14 +140,25 @@ def test_adjacent_terms_of_all_lanes_are_read_where_they_lie(line: str, lane: st
     [
         ("mb1ic64ih32iw64oc256oh32ow64kh1kw1ph0pw0", {"src"}),  # 0.79 of the time of packing both factors
         ("mb1ic64ih80iw136oc16oh80ow136kh1kw1ph0pw0", {"diff_dst"}),  # 0.52
-        ("mb1ic64ih128iw128oc64oh128ow128kh1kw1ph0pw0", {"src", "diff_dst"}),  # rows share sets of the cache
         ("mb1ic256ih14oc256oh14kh3ph1", {"src", "diff_dst"}),  # several taps
     ],
 )
-def test_the_factor_of_all_lanes_is_packed_where_its_rows_share_sets_of_a_cache(sizes: str, packed: set[str]) -> None:
-    machine = next(t for t in known_targets("znver4") if t.name == "avx512_bf16")
-    config = default_config(parse_problem(f"{FIRST} {sizes}"), machine)
-    assert config.packed == packed
+def test_one_factor_of_pointwise_weights_is_packed(sizes: str, packed: set[str]) -> None:
+    (machine,) = (t for t in known_targets("znver4") if t.name == "avx512_bf16")
+    with interning():
+        assert default_config(parse_problem(f"{FIRST} {sizes}"), machine).packed == packed
+
+
+@pytest.mark.parametrize(("pixels", "many"), [(64, False), (60, True)])
+def test_rows_that_share_sets_of_a_cache_are_as_many_as_it_keeps(pixels: int, many: bool) -> None:
+    """A tile of 14 rows reads lines that are 8 KiB apart, of which the first-level cache keeps as many as it has ways.
+    """
+    (machine,) = (t for t in known_targets("znver4") if t.name == "avx512_bf16")
+    problem = parse_problem(f"{FIRST} mb1ic256ih{pixels}oc256oh{pixels}kh1ph0")
+    with interning():
+        configs = [c.config for c in candidates(problem, machine, 1, 200)]
+    rows = {c.size("oc") for c in configs if c.instruction and c.lane == "ic" and c.packed == {"src"}}
+    assert rows and (max(rows) > machine.l1.ways) == many
 
 
 def test_an_odd_row_of_terms_is_packed() -> None:
