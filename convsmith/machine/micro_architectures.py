@@ -83,7 +83,7 @@ _INTEL_SERVER_BY_BITS = ((256, (
 
 _ZEN = (
     ("prefetched_transforms", 1 << 20), ("far_run", 8.0), ("fetched_pixels", 2 << 20), ("fetched_blocks", 2 << 20),
-    ("prefetched_pixels", 5 << 19),
+    ("prefetched_pixels", 5 << 19), ("result_near", 32 << 20),
     ("prefetched_copies", 1 << 20), ("waited", 0.5), ("copied_line", 1.5), ("memory_line", 10.0),
     ("memory_part", 40.0), ("memory_run", 30.0), ("weights_near", 16 << 20), ("memory_weight", 0.06),
     ("transform_prefetched", FarRates(24.0, 24.0, 4.0)),

@@ -48,16 +48,21 @@ def _zeros(nest: For, buffer: str) -> _Zeros | None:
     return _Zeros(nest, prod(outer), lanes)
 
 
+def _written(s: Store, count: int) -> Lanes:
+    """Return the lanes that a store writes; one element is the first of a vector of ``count`` lanes."""
+    return s.lanes if s.lanes is not None else Lanes(tuple(range(count)), 1)
+
+
 class _Writes:
-    """The stores of vectors to ``buffer`` and the nests that write zeros to it; empty if other statements write it or
-    the number of their executions is unknown.
+    """The stores to ``buffer`` and the nests that write zeros to it; empty if other statements write it or the number
+    of their executions is unknown.  Vectors have ``lanes`` lanes.
     """
 
-    def __init__(self, buffer: str, s: Stmt) -> None:
-        self.buffer = buffer
+    def __init__(self, buffer: str, lanes: int, s: Stmt) -> None:
+        self.buffer, self.lanes = buffer, lanes
         self.zeros: list[_Zeros] = []
         self.stores: list[tuple[Store, int]] = []
-        """Stores of vectors, with their numbers of executions."""
+        """Stores, with their numbers of executions."""
         self.known = True
         self._collect(s, 1)
 
@@ -84,12 +89,12 @@ class _Writes:
     def partial(self) -> Iterator[tuple[Store, int, Lanes]]:
         """Yield the stores that leave lanes out."""
         for s, times in self.stores:
-            if s.lanes is not None and not s.lanes.is_whole:
-                yield s, times, s.lanes
+            if not (lanes := _written(s, self.lanes)).is_whole:
+                yield s, times, lanes
 
     def begin_blocks(self) -> bool:
         """Return whether all stores write adjacent lanes that begin at a multiple of the lanes of a vector."""
-        return all(s.lanes is not None and _begins(s.index, s.lanes) for s, _ in self.stores)
+        return all(_begins(s.index, _written(s, self.lanes)) for s, _ in self.stores)
 
 
 def _begins(index: tuple[Index, ...], lanes: Lanes) -> bool:
@@ -99,17 +104,17 @@ def _begins(index: tuple[Index, ...], lanes: Lanes) -> bool:
 
 
 class _Fill(Rewriter):
-    def __init__(self, zeros: _Zeros) -> None:
+    def __init__(self, zeros: _Zeros, lanes: int) -> None:
         super().__init__()
-        self.zeros = zeros
+        self.zeros, self.lanes = zeros, lanes
         self.buffer = _stored(zeros.nest)
 
     def visit_For(self, s: For) -> Stmt:
         return block() if s is self.zeros.nest else self._For(s)
 
     def visit_Store(self, s: Store) -> Stmt:
-        lanes = s.lanes
-        if s.buffer is not self.buffer or lanes is None or lanes.is_whole:
+        lanes = _written(s, self.lanes)
+        if s.buffer is not self.buffer or lanes.is_whole:
             return s
         whole = Lanes(lanes.offsets, lanes.count)
         if isinstance(s.value, Load) and s.value.buffer.scope == "register":
@@ -117,7 +122,7 @@ class _Fill(Rewriter):
         held = make_buffer(f"{s.buffer.name}_v", s.buffer.dtype, (lanes.count,), "register")
         first = (as_index(0),)
         stored = Store(s.buffer, s.index, Load(held, first, lanes), whole)
-        return Alloc(held, block(Store(held, first, s.value, whole), stored))
+        return Alloc(held, block(Store(held, first, s.value, s.lanes and whole), stored))
 
 
 def _stored(s: Stmt) -> Buffer:
@@ -129,8 +134,10 @@ def _stored(s: Stmt) -> Buffer:
 
 
 @stages(*FLATTENED)
-def fill_blocks(kernel: Kernel, buffer: str) -> Kernel:
+def fill_blocks(kernel: Kernel, buffer: str, lanes: int) -> Kernel:
     """Make partial vectors of ``buffer`` write zeros in inactive lanes, in place of a nest that writes these zeros.
+
+    A store of one element is a partial vector of ``lanes`` lanes.
 
     The kernel is unchanged unless the vectors write every zero of the nest: each begins at a multiple of its lanes, its
     inactive lanes are as many as the nest writes in one run, and there is one vector per run. Blocks of the buffer hold
@@ -147,7 +154,7 @@ def fill_blocks(kernel: Kernel, buffer: str) -> Kernel:
             for pad1 in 3 .. 4:
               dst[pad0 * 4 + pad1] = 0.0
 
-    After ``fill_blocks("dst")``::
+    After ``fill_blocks("dst", 4)``::
 
         kernel k(a: f32[8], dst: f32[8])
           for i in 0 .. 2:
@@ -155,11 +162,11 @@ def fill_blocks(kernel: Kernel, buffer: str) -> Kernel:
               acc[0]{4} = a[i * 4]{4}
               dst[i * 4]{4} = acc[0]{4/3}
     """
-    writes = _Writes(buffer, kernel.body)
+    writes = _Writes(buffer, lanes, kernel.body)
     if len(writes.zeros) != 1 or not writes.known or not writes.begin_blocks():
         return kernel
     (zeros,) = writes.zeros
     missing = {lanes.count - lanes.active for _, _, lanes in writes.partial()}
     if missing != {zeros.lanes} or sum(times for _, times, _ in writes.partial()) != zeros.vectors:
         return kernel
-    return with_body(kernel, _Fill(zeros).stmt(kernel.body))
+    return with_body(kernel, _Fill(zeros, lanes).stmt(kernel.body))

@@ -283,7 +283,7 @@ def finish_result(s: Schedule, k: KernelPlan) -> None:
     if not k.nest.has_lanes:
         return
     if adds_zeros(k.columns, k.nest.lanes):
-        s.run(fill_blocks, k.columns.c.name)
+        s.run(fill_blocks, k.columns.c.name, k.nest.lanes)
     if k.nest.units:
         shared = (TASKS * k.config.threads,) if k.config.threads > 1 else ()
         s.run(scale, k.nest.units, k.machine.instructions, *shared)
@@ -447,7 +447,7 @@ def result_ahead(st: Statement, nest: Nest) -> int:
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     """Return whether each element of the result is written once, in a vector of ``lanes`` channels that begins at a
-    multiple of ``lanes``.
+    multiple of ``lanes``.  The vectors of the last channels may write zeros that the layout adds.
     """
     reduction = {d.name for d in st.of("k")}
     once = not config.tiles_at("split") and not any(n in reduction for n, _ in config.tiles_at("cache"))
@@ -457,6 +457,8 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     dim = next((n for n, x in enumerate(st.c.coords) if Var(st.n) in variables_of(x)), -1)
     blocks = [b for b in st.c.layout.blocks if b.size > 1]
     inner = [b.size for b in blocks if b.stride == 1 and b.dim == dim]
+    if adds_zeros(st, lanes) and st.c.layout.padded_shape[dim] - channels < lanes:
+        channels = st.c.layout.padded_shape[dim]
     return bool(inner) and not any(n % lanes for n in (channels, *inner, *(b.stride for b in blocks if b.stride > 1)))
 
 

@@ -20,9 +20,9 @@ from convsmith.tune.tile_counts import TileCount
 from convsmith.tune.windows import first_reads
 
 __all__ = [
-    "copied_lines_of_memory", "is_in_memory", "keeps_rows_of_channels", "lines_of_memory", "lines_of_short_rows",
-    "lines_of_short_runs", "lines_out_of_order", "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels",
-    "tiles_of_the_same_pixels",
+    "copied_lines_of_memory", "is_in_memory", "keeps_rows_of_channels", "lines_of_memory",
+    "lines_of_pixels_of_a_page", "lines_of_short_rows", "lines_of_short_runs", "lines_out_of_order", "may_fetch_rows",
+    "outpaces_prefetcher", "rows_of_few_channels", "tiles_of_the_same_pixels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -35,6 +35,8 @@ KEPT_ROWS = 3
 """Ratio of the second-level cache to the rows of a tile's pixels that it keeps until the tiles below read them, beside
 results and pixels above.
 """
+PART_OF_PAGE = 8
+"""Ratio of a page to the distance of two streams in it from which prefetchers follow only one of them."""
 SHARERS = 2
 """Ratio of the last cache to the part of it that keeps arrays from one call to the next beside other work."""
 
@@ -86,6 +88,25 @@ def lines_of_short_rows(facts: SharedFacts, loops: Loops, config: Config, tiles:
     if not rows or config.realise != "peel" or loops.kinds[config.lane] != "n" or st.a.name in config.packed:
         return ()
     return (("row_wait", sum(t.number for t in tiles) * window_rows(facts, rows)[0]),)
+
+
+def lines_of_pixels_of_a_page(
+    facts: SharedFacts, loops: Loops, config: Config, tiles: Sequence[TileCount]
+) -> Events:  # fmt: skip
+    """Return the events of waiting for the lines of images in memory whose channels are lanes: each tile of several
+    pixels reads as many streams of a page, of which prefetchers follow one, beside what lies close to it.
+    """
+    st, page = facts.st, facts.target.costs.page
+    plain = st.constant and config.realise == "peel" and facts.taps == 1 and st.a.name not in config.packed
+    if not plain or loops.kinds[config.lane] != "k" or facts.src.get(Var(facts.k)) != 1:
+        return ()
+    pixel = abs(facts.row_step(st.of("m")[-1].name)) * facts.bytes
+    if 2 * pixel >= page or not is_in_memory(facts.target, facts.footprint()):
+        return ()
+    apart = (PART_OF_PAGE * pixel / page) ** 2
+    late = sum(t.number * t.pixels * min((t.pixels - 1) * apart, 1.0) for t in tiles)
+    lines = st.a.bytes / facts.target.l1.line
+    return (("memory_line", lines * late / sum(t.number * t.pixels for t in tiles)),)
 
 
 def rows_of_few_channels(facts: SharedFacts) -> str:

@@ -23,6 +23,7 @@ from convsmith.tune.copies import copied, packed
 from convsmith.tune.far_lines import (
     copied_lines_of_memory,
     lines_of_memory,
+    lines_of_pixels_of_a_page,
     lines_of_short_rows,
     lines_of_short_runs,
     lines_out_of_order,
@@ -158,7 +159,7 @@ class Model(SharedFacts):
             yield Section(1, (("calls", (("fragment_configuration", 1),)),))
         else:
             yield from self.vector_sections(loops, config, tiles, steps, near)
-            for lines in (lines_of_short_runs, lines_of_short_rows):
+            for lines in (lines_of_short_runs, lines_of_short_rows, lines_of_pixels_of_a_page):
                 if not near and (waits := lines(self, loops, config, tiles)):
                     yield Section(1, (("far memory", waits),))
             if config.staged_at("pack_at") and (again := self.sums_kept(loops, config) - 1):

@@ -40,6 +40,8 @@ MAX_VECTORS = 8
 """Maximum number of vectors of a tile along the lanes."""
 WIDTHS = (4, 5, 6, 7, 8, 12, 14, 16, 28)
 """Pixels of a tile that are tried besides the numbers that fill the registers."""
+NARROW = (1, 2)
+"""Further numbers of pixels of a tile whose vectors are terms of its sums."""
 SHORT_ROW = 5
 """Maximum number of pixels of a row, if a tile has several rows."""
 
@@ -170,7 +172,8 @@ def vectors_by_pixels(
         widest = sums // v if sums else (registers - 1 - v) // v
         wide = min(widest, loops.extents[other])
         vectors = {n: [v]} if along_k else {lane: [v * lanes]}
-        widths = sorted(x for x in {wide, wide - 1, *WIDTHS} if 0 < x <= wide)
+        few = NARROW if along_k else ()
+        widths = sorted(x for x in {wide, wide - 1, *WIDTHS, *few} if 0 < x <= wide)
         yield Family({other: widths, **vectors}, lambda tile, v=v: v)  # type: ignore[misc]
         if along_k and tap and loops.extents[tap] <= 3:
             unrolled = {other: widths, **vectors, tap: [loops.extents[tap]]}

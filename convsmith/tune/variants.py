@@ -7,6 +7,7 @@ from dataclasses import replace as with_fields
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import restrictable, shared_taps
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
@@ -377,8 +378,8 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     bypasses the caches or that is accumulated with prefetches.
     """
     if model.unit.rows == 1:
-        result = model.st.c
-        size, cost = result.bytes, model.target.costs
+        result, cost = model.st.c, model.target.costs
+        size = result.layout.size * dtype(result.dtype).bytes
         is_added = model.adds_result and 0 < cost.prefetched_results <= size
         far = is_added or size > cost.result_near
         passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)

@@ -196,6 +196,7 @@ RESULTS = [
     ("--dt=bf16 --stag=axb --dtag=axb mb1ic8ih7oc32oh7kh1ph0", "--lane=oc --register=ow:3,oc:16 --threads=2"),
     ("--dir=BWD_D --stag=axb --dtag=axb mb1ic32ih7oc9oh7kh3ph1", "--lane=ic --register=iw:3,ic:16"),
     ("--matmul 9x7:7x32", "--lane=n --register=m:4,n:16"),
+    ("--dir=FWD_B --stag=aBx16b --dtag=aBx16b mb2ic20ih7oc27oh7kh3ph1", "--lane=oc --register=ow:2,oc:16"),
 ]  # fmt: skip
 
 
@@ -238,6 +239,7 @@ def test_full_vectors_alone_are_stored_past_the_caches() -> None:
     ("line", "words", "level"),
     [
         ("--stag=axb --dtag=axb mb1ic5ih9oc24oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
+        ("--stag=aBx32b --dtag=aBx32b mb1ic5ih9oc9oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
         ("--stag=abx --dtag=abx mb1ic5ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
         ("--stag=axb --dtag=axb mb1ic64ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16 --cache=ic:16", "avx512"),
         ("--stag=axb --dtag=axb g2mb1ic6ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),

@@ -32,7 +32,15 @@ def blocks(
 @pytest.mark.parametrize("value", ["a[i * 4]{4}", "a[i * 4]{4} * a[i * 4 + 1]{4} + a[0]{4}"])
 def test_whole_vectors_replace_the_nest_of_zeros(value: str) -> None:
     kernel = blocks(value=value)
-    made = fill_blocks(kernel, "d")
+    made = fill_blocks(kernel, "d", 4)
+    assert "pad" not in str(made) and "d[i * 4]{4} = " in str(made)
+    assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize("value", ["a[i * 4]", "a[i * 4] + a[0]"])
+def test_one_element_is_the_first_of_a_vector(value: str) -> None:
+    kernel = blocks(store="d[i * 4]", value=value, pads="1 .. 4")
+    made = fill_blocks(kernel, "d", 4)
     assert "pad" not in str(made) and "d[i * 4]{4} = " in str(made)
     assert_same_results(kernel, made)
 
@@ -47,18 +55,19 @@ def test_whole_vectors_replace_the_nest_of_zeros(value: str) -> None:
         blocks(store="d[i * 4]{4/2}"),
         blocks(store="d[i * 4]{4}"),
         blocks(rest="d[i * 4 + 16]"),
+        blocks(store="d[i * 4 + 1]", value="a[i * 4]", pads="1 .. 4"),
         blocks(rest="d[i + 16]{4}"),
         blocks(around="for j in 0 .. 2"),
         blocks(around="if i >= 0"),
         blocks(around="for j in i .. i + 1"),
     ],
     ids=[
-        "off-by-one", "overlapping", "strided", "more-zeros", "other-lanes", "whole", "scalar", "unaligned", "twice",
-        "conditional", "unknown-count",
+        "off-by-one", "overlapping", "strided", "more-zeros", "other-lanes", "whole", "scalar", "scalar-off-by-one",
+        "unaligned", "twice", "conditional", "unknown-count",
     ],
 )  # fmt: skip
 def test_these_are_left(kernel: Kernel) -> None:
-    assert fill_blocks(kernel, "d") is kernel
+    assert fill_blocks(kernel, "d", 4) is kernel
 
 
 def test_padding_is_zero_whatever_the_source_holds() -> None:

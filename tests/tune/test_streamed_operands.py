@@ -71,6 +71,14 @@ def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tup
     assert default_config(problem, AVX512).staged("stream") == ()
 
 
+@pytest.mark.parametrize(("channels", "streamed"), [(1, ("dst",)), (16, ("dst",)), (20, ("dst",))])
+def test_zeros_that_blocks_add_count_as_results(channels: int, streamed: tuple[str, ...]) -> None:
+    """The vectors of the last channels write these zeros."""
+    zen4 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver4").of(AVX512)
+    problem = parse_problem(f"--stag=aBx16b --dtag=aBx16b mb64ic3ih112oc{channels}oh112kh1ph0")
+    assert default_config(problem, zen4).staged("stream") == streamed
+
+
 @pytest.mark.parametrize(
     ("line", "streamed"),
     [
