@@ -49,6 +49,7 @@ class PackedWeights:
         if self._size > self._area.size:
             self._area, self._written = self._memory(), 0
         on_all_cpus(self._write, [place for place in self._places if place[1] >= self._written])
+        self._places = [(self._area[offset : offset + content.size], offset) for content, offset in self._places]
         self._written = self._size
         return self._area[: self._size]
 

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from onnx_networks import NetworkBuilder, residual_net
 
 import convsmith as cs
+from convsmith.network.weights import PackedWeights
 
 
 def x(n: int, size: int = 16) -> Any:
@@ -127,3 +128,17 @@ def test_shapes_that_do_not_fit(net: cs.NetworkOfSizes) -> None:
     for array in (x(1)[:, :2], x(1)[0], np.zeros((0, 3, 16, 16), np.float32)):
         with pytest.raises(cs.UsageError, match="legal is batch x 3 x 16 x 16"):
             net(array)
+
+
+def test_contents_are_those_of_the_area_after_they_are_written() -> None:
+    """The memory that was packed is free then, and may change; a larger area has the same contents."""
+    weights, first = PackedWeights(shared=True), np.arange(5000, dtype=np.float32)
+    held = first.copy()
+    offset = weights.stored(held)
+    weights.array()
+    held[:] = 0
+    assert weights.stored(first) == offset
+    others = [weights.stored(np.full(50_000, n, np.float32)) for n in range(2)]
+    area = weights.array()
+    assert area[offset : offset + first.nbytes].tobytes() == first.tobytes()
+    assert [area[x : x + 200_000].view(np.float32).tolist() for x in others] == [[n] * 50_000 for n in range(2)]
