@@ -30,7 +30,7 @@ SCRIPT_OPSET = 17
 """The version of ONNX's operators in files of the older exporter."""
 LIMIT = 1e-5
 """Largest difference of a right result, as a part of its largest element."""
-PACKAGES = ("torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript")
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript", "onnxruntime")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
