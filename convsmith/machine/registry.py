@@ -126,12 +126,11 @@ def _halved(name: str, types: tuple[str, str, str], micro_architecture: str) -> 
     machine = have[name]
     same = (machine.triple, machine.vector_bits)
     short = tuple(t.name for t in have.values() if (t.triple, 2 * t.vector_bits) == same and not t.vectors.scalable)
-    long = machine.nearest(*types)
-    if long is None or not short or machine.fragment_rows(*types):
+    if len({*types}) > 1 or not short:  # products of other types have rows of several terms, or are converted
         return ""
     level = have[_lowest(short, types)]
-    half = level.nearest(*types)
-    if half is None or not types == long.types == half.types or half.terms != long.terms:
+    long, half = machine.row(*types), level.row(*types)
+    if long is None or half is None:
         return ""
     is_as_fast = half.lanes / level.costs.multiply_add >= long.lanes / machine.costs.multiply_add
     return level.name if is_as_fast else ""

@@ -56,7 +56,7 @@ def test_bench_prints_a_row_for_each_problem_and_the_mean(lines: str) -> None:
     result = run("bench", lines, *FAST)
     assert result.exit_code == 0, result.output
     head, columns, first, second, mean, *remark = result.stdout.splitlines()
-    assert remark[0].startswith("peak: ") and all(" rows " in line for line in remark[1:])
+    assert remark[0].startswith(("peak: ", "peaks: ")) and all(" rows " in line for line in remark[1:])
     assert head.endswith(", 1 thread, --layout=axb (channels last)")
     assert columns.split() == ["problem", "config", "time", "us", "GFLOP/s", "%", "peak", "+-", "verified"]
     assert first.startswith(LINE) and first.split()[-1] == "yes"
