@@ -57,13 +57,13 @@ def image(rank: int, pixels: int) -> tuple[int, ...]:
 
 def may_read_in_place(p: Problem, st: Statement, target: Machine) -> bool:
     """Return whether a kernel of ``p``, whose statement is ``st``, may be faster without a table: groups have one
-    channel, so that pointers are a large part of its loads, or the channels of a result in channels first leave half of
-    a vector empty. With a stride, windows of a transposed convolution are not contiguous.
+    channel, so that pointers are a large part of its loads, or the channels of a group of a result in channels first
+    leave half of a vector empty. With a stride, windows of a transposed convolution are not contiguous.
     """
     if not isinstance(p, Conv) or not (reads_windows(p) or all(s == 1 for s in p.s)):
         return False
     is_row = view_steps(st.c).get(Var(st.of("m")[-1].name)) == 1 and view_steps(st.a).get(Var(st.reduce[-1])) != 1
-    is_few = p.g == 1 and 2 * st.extents[st.n] <= target.width(dtype(st.acc))
+    is_few = 2 * st.extents[st.n] <= target.width(dtype(st.acc))
     return p.g == p.ic == p.oc > 1 or (is_few and is_row and has_masked_pixels(st, target))
 
 

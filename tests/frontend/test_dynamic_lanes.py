@@ -81,8 +81,10 @@ def test_any_sizes_and_pads(line: str, level: str) -> None:
 FEW = (
     "mb1ic6ih8oc3kh3ph1", "--dir=FWD_B --attr-post-ops=sum+relu mb1ic5ih8oc2kh5ph2", "mb1ic9iw30oc1kw11pw5",
     "mb1ic5id4ih4iw4oc2od4oh4ow4kd3kh3kw3pd1ph1pw1", "--dt=f64 mb1ic6ih8oc3kh3ph1dh1",
+    "g3mb1ic12ih8oc9kh3ph1", "--dir=FWD_B --attr-post-ops=sum+relu g4mb1ic8ih9oc32kh5ph2",
+    "g2mb1ic4id4ih4iw4oc6od4oh4ow4kd3kh3kw3pd1ph1pw1",
 )  # fmt: skip
-"""Results of few channels in channels first."""
+"""Results of few channels, or of few channels a group, in channels first."""
 
 
 @pytest.mark.sampled(3, "line")
@@ -90,7 +92,7 @@ FEW = (
 def test_results_of_few_channels_have_vectors_of_pixels(line: str) -> None:
     p, level = Conv.parse(f"--stag=abx --dtag=abx {line}"), host_targets()[0]
     kernel = cs.compile(p, target=level.name, threads=1, dynamic=_dims(p))
-    if level.masked_bytes and 2 * p.oc <= level.lanes(64 if p.dt[0] == "f64" else 32):
+    if level.masked_bytes and 2 * p.oc // p.g <= level.lanes(64 if p.dt[0] == "f64" else 32):
         assert (kernel.config.lane, kernel.config.realise) == ("ow", "mask")
     _check(p, kernel, 6)
 
