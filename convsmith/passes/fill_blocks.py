@@ -14,7 +14,7 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, as_index
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Let, PointerLoad, Stmt, Store, block
-from convsmith.ir.value import Const, Lanes, Load
+from convsmith.ir.value import Const, Lanes, Load, Value
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import with_body
 
@@ -53,9 +53,16 @@ def _written(s: Store, count: int) -> Lanes:
     return s.lanes if s.lanes is not None else Lanes(tuple(range(count)), 1)
 
 
+def _begins_vector(v: Value, count: int) -> bool:
+    """Return whether a value is the first element of a vector of ``count`` lanes in registers."""
+    if not isinstance(v, Load) or v.buffer.scope != "register" or v.lanes is not None or not v.index:
+        return False
+    return v.index[-1] == as_index(0) and v.buffer.shape[-1] == count
+
+
 class _Writes:
     """The stores to ``buffer`` and the nests that write zeros to it; empty if other statements write it or the number
-    of their executions is unknown.  Vectors have ``lanes`` lanes.
+    of their executions is unknown. Vectors have ``lanes`` lanes.
     """
 
     def __init__(self, buffer: str, lanes: int, s: Stmt) -> None:
@@ -83,6 +90,7 @@ class _Writes:
         elif isinstance(s, Store):
             if s.buffer.name == self.buffer:
                 self.stores.append((s, times))
+                self.known = self.known and (s.lanes is not None or _begins_vector(s.value, self.lanes))
         elif not isinstance(s, Invoke) or s.dst.buffer.name == self.buffer:
             self.known = False
 
@@ -122,7 +130,7 @@ class _Fill(Rewriter):
         held = make_buffer(f"{s.buffer.name}_v", s.buffer.dtype, (lanes.count,), "register")
         first = (as_index(0),)
         stored = Store(s.buffer, s.index, Load(held, first, lanes), whole)
-        return Alloc(held, block(Store(held, first, s.value, s.lanes and whole), stored))
+        return Alloc(held, block(Store(held, first, s.value, whole), stored))
 
 
 def _stored(s: Stmt) -> Buffer:
@@ -137,7 +145,7 @@ def _stored(s: Stmt) -> Buffer:
 def fill_blocks(kernel: Kernel, buffer: str, lanes: int) -> Kernel:
     """Make partial vectors of ``buffer`` write zeros in inactive lanes, in place of a nest that writes these zeros.
 
-    A store of one element is a partial vector of ``lanes`` lanes.
+    A store of the first element of a register with ``lanes`` lanes is a partial vector.
 
     The kernel is unchanged unless the vectors write every zero of the nest: each begins at a multiple of its lanes, its
     inactive lanes are as many as the nest writes in one run, and there is one vector per run. Blocks of the buffer hold

@@ -136,7 +136,7 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
 @pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22, *range(-12, -2))])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""
-    k, rng = cs.compile(line, threads=3, dynamic=dims_of(Conv.parse(line))), random.Random(line)
+    k, rng = cs.compile(line, threads=7, dynamic=dims_of(Conv.parse(line))), random.Random(line)
     for seed in range(6):
         q, _ = at(k.problem, rng)
         if serves_unpadded(q, k.config):

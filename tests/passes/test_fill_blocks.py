@@ -37,11 +37,22 @@ def test_whole_vectors_replace_the_nest_of_zeros(value: str) -> None:
     assert_same_results(kernel, made)
 
 
-@pytest.mark.parametrize("value", ["a[i * 4]", "a[i * 4] + a[0]"])
-def test_one_element_is_the_first_of_a_vector(value: str) -> None:
-    kernel = blocks(store="d[i * 4]", value=value, pads="1 .. 4")
+@pytest.mark.parametrize(
+    ("shape", "element", "replaced"),
+    [("4", "0", True), ("2, 4", "1, 0", True), ("4", "1", False), ("8", "0", False), ("1", "0", False)],
+)
+def test_the_first_element_of_a_register_is_part_of_a_vector(shape: str, element: str, replaced: bool) -> None:
+    kernel = parse_kernel(f"""kernel k(a: f32[32], d: f32[32])
+  for i in 0 .. 4:
+    alloc acc: f32[{shape}] @register:
+      acc[{element}] = a[i * 4]
+      d[i * 4] = acc[{element}]
+  for pad0 in 0 .. 4:
+    for pad1 in 1 .. 4:
+      d[pad0 * 4 + pad1] = 0.0
+""")
     made = fill_blocks(kernel, "d", 4)
-    assert "pad" not in str(made) and "d[i * 4]{4} = " in str(made)
+    assert ("pad" not in str(made)) == (f"d[i * 4]{{4}} = acc[{element}]{{4/1}}" in str(made)) == replaced
     assert_same_results(kernel, made)
 
 
@@ -55,14 +66,14 @@ def test_one_element_is_the_first_of_a_vector(value: str) -> None:
         blocks(store="d[i * 4]{4/2}"),
         blocks(store="d[i * 4]{4}"),
         blocks(rest="d[i * 4 + 16]"),
-        blocks(store="d[i * 4 + 1]", value="a[i * 4]", pads="1 .. 4"),
+        blocks(store="d[i * 4]", value="a[i * 4]", pads="1 .. 4"),
         blocks(rest="d[i + 16]{4}"),
         blocks(around="for j in 0 .. 2"),
         blocks(around="if i >= 0"),
         blocks(around="for j in i .. i + 1"),
     ],
     ids=[
-        "off-by-one", "overlapping", "strided", "more-zeros", "other-lanes", "whole", "scalar", "scalar-off-by-one",
+        "off-by-one", "overlapping", "strided", "more-zeros", "other-lanes", "whole", "scalar", "of-memory",
         "unaligned", "twice", "conditional", "unknown-count",
     ],
 )  # fmt: skip
