@@ -249,6 +249,7 @@ def exported(name: str, model: Any, inputs: Sequence[Any], folder: Path, way: st
     names = [f"x{n}" for n in range(len(inputs))]
     axes = {name: {0: "batch"} for name, x in zip(names, inputs) if way == "open" and x.dim() > 1}
     given = {"input_names": names, "dynamic_axes": axes, "opset_version": SCRIPT_OPSET}
+    torch.backends.mha.set_fastpath_enabled(False)  # its attention has no form in ONNX
     torch.onnx.export(model, tuple(inputs), file, dynamo=False, **given)
     return file
 
