@@ -241,14 +241,7 @@ def interleavable(st: Statement, config: Config, terms: int) -> tuple[View, ...]
     """
     lanes = fused_dims(config, config.lane)
     found = [view for view in st.factors if {*map(Var, lanes)} <= {v for x in view.coords for v in variables_of(x)}]
-    joined = [fused_dims(config, loop) for loop, _ in config.tiles_at("k_step")]
-    if len(found) != 1 or len(joined) != 1 or st.constant or st.sizes or st.residues:
-        return ()
-    (view,), (dims,), sizes = found, joined, st.extents
-    steps, is_plain = view_steps(view), view.factor == view.dtype and is_true(view.mask) and not view.beside
-    adjacent = steps.get(Var(lanes[-1])) == 1 and steps_evenly(steps, lanes, sizes)
-    even = steps_evenly(steps, dims, sizes) and prod(sizes[n] for n in dims) % terms == 0
-    return (view,) if is_plain and adjacent and even else ()
+    return _read_in_place(st, config, terms, found, lanes)
 
 
 def paired(st: Statement, config: Config, terms: int) -> tuple[View, ...]:
@@ -258,13 +251,24 @@ def paired(st: Statement, config: Config, terms: int) -> tuple[View, ...]:
     """
     lanes = {*map(Var, fused_dims(config, config.lane))}
     found = [view for view in st.factors if not lanes & {v for x in view.coords for v in variables_of(x)}]
+    return _read_in_place(st, config, terms, found)
+
+
+def _read_in_place(
+    st: Statement, config: Config, terms: int, found: Sequence[View], adjacent: Sequence[str] = ()
+) -> tuple[View, ...]:  # fmt: skip
+    """Return the one factor ``found`` of a gradient of the weights, if its terms lie at even distances and its elements
+    along the dims ``adjacent``, by default those of the terms, are adjacent in memory; otherwise an empty tuple.
+    """
     joined = [fused_dims(config, loop) for loop, _ in config.tiles_at("k_step")]
     if len(found) != 1 or len(joined) != 1 or st.constant or st.sizes or st.residues:
         return ()
     (view,), (dims,), sizes = found, joined, st.extents
     steps, is_plain = view_steps(view), view.factor == view.dtype and is_true(view.mask) and not view.beside
-    adjacent = steps.get(Var(dims[-1])) == 1 and steps_evenly(steps, dims, sizes)
-    return (view,) if is_plain and adjacent and prod(sizes[n] for n in dims) % terms == 0 else ()
+    row = adjacent or dims
+    is_row = steps.get(Var(row[-1])) == 1 and steps_evenly(steps, row, sizes)
+    even = steps_evenly(steps, dims, sizes) and prod(sizes[n] for n in dims) % terms == 0
+    return (view,) if is_plain and is_row and even else ()
 
 
 def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:

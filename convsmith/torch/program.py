@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError
+from convsmith.diag.forking import cached_property
 from convsmith.network.builder import NO_KERNEL, GraphBuilder, unavailable
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue

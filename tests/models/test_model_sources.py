@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models.small_models import saved_model
 
 import convsmith as cs
 from convsmith.onnx.models import read_model
 from convsmith.onnx.sources import model_source
 
 onnx = pytest.importorskip("onnx")
+from small_models import saved_model  # noqa: E402
 inliner = pytest.importorskip("onnx.inliner")
 helper, FLOAT = onnx.helper, 1
 
