@@ -33,10 +33,14 @@ _ANSWERS = 1024
 
 def level_of(problem: Problem, machine: Machine) -> Machine:
     """Return the level on which the default kernel of ``problem`` is expected to be fastest: ``machine``, the level for
-    its types, or the one with vectors of half its length, if vectors run along the channels of the result on both.
+    its types, or the one with vectors of half its length, if vectors run along the channels of the result on both. The
+    lanes without a channel write the zeros that blocks of channels add, which are not left to a pass through memory.
     """
     short, channels = registry.halved(machine, problem.types), _channels(problem)
     if short is None or channels is None or any(0 in t.shape for t in problem.tensors):
+        return machine
+    added = (t for t in problem.outputs if t.layout.padded_shape != t.layout.shape)
+    if any(t.layout.size * dtype(t.dtype).bytes > machine.l2.bytes for t in added):
         return machine
     bits = dtype(problem.types[2]).bits
     if not 0 < problem.dims[channels] % machine.lanes(bits) <= short.lanes(bits):

@@ -14,6 +14,7 @@ from convsmith.onnx.sources import model_source
 
 onnx = pytest.importorskip("onnx")
 from small_models import saved_model  # noqa: E402
+
 inliner = pytest.importorskip("onnx.inliner")
 helper, FLOAT = onnx.helper, 1
 

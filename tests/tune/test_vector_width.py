@@ -71,6 +71,8 @@ def test_short_vectors_multiply_as_fast_where_long_ones_are_split() -> None:
         ("--stag=axb --dtag=axb mb1ic96ih56oc28oh56kh1ph0", "avx512"),
         ("--dir=BWD_W --stag=axb --dtag=axb mb1ic96ih56oc24oh56kh1ph0", "avx512"),
         ("--stag=axb --dtag=axb mb0ic96ih56oc24oh56kh1ph0", "avx512"),
+        ("--stag=aBx16b --dtag=aBx16b mb1ic96ih56oc24oh56kh1ph0", "avx2"),
+        ("--stag=aBx16b --dtag=aBx16b mb16ic96ih56oc24oh56kh1ph0", "avx512"),
         ("--matmul 512x256:256x24", "avx2"),
         ("--matmul 512x256:256x32", "avx512"),
     ],
