@@ -89,8 +89,7 @@ class BoxCopy:
             sizes = [self.count if d == last and self.count is not None else n for d, n in enumerate(old.shape)]
             copy = _copy(old, new, origin, {**ranges}, self.fill, sizes)
             known = {**ranges, **inner}
-            masked = Relocate(old, new, place)
-            to_copy = masked if self.masked else LoadsOfCopy(old, new, place, known, self.inside)
+            to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, known, self.inside)
             body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return reads.with_body(body)
 

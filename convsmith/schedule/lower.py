@@ -447,7 +447,7 @@ def result_ahead(st: Statement, nest: Nest) -> int:
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     """Return whether each element of the result is written once, in a vector of ``lanes`` channels that begins at a
-    multiple of ``lanes``.  The vectors of the last channels may write zeros that the layout adds.
+    multiple of ``lanes``. The vectors of the last channels may write zeros that the layout adds.
     """
     reduction = {d.name for d in st.of("k")}
     once = not config.tiles_at("split") and not any(n in reduction for n, _ in config.tiles_at("cache"))

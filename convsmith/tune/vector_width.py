@@ -39,11 +39,11 @@ def level_of(problem: Problem, machine: Machine) -> Machine:
     short, channels = registry.halved(machine, problem.types), _channels(problem)
     if short is None or channels is None or any(0 in t.shape for t in problem.tensors):
         return machine
-    added = (t for t in problem.outputs if t.layout.padded_shape != t.layout.shape)
-    if any(t.layout.size * dtype(t.dtype).bytes > machine.l2.bytes for t in added):
-        return machine
     bits = dtype(problem.types[2]).bits
     if not 0 < problem.dims[channels] % machine.lanes(bits) <= short.lanes(bits):
+        return machine
+    added = (t for t in problem.outputs if t.layout.padded_shape != t.layout.shape)
+    if any(t.layout.size * dtype(t.dtype).bytes > machine.l2.bytes for t in added):
         return machine
     return short if _is_faster(problem, channels, short.name, machine.name, preferred().name) else machine
 
