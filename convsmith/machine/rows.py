@@ -113,7 +113,8 @@ def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: i
 def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic: str, needs: tuple[str, ...],
                    adds: bool, copied: bool = False) -> Instruction:  # fmt: skip
     """Return the row of an intrinsic that sums pairs of products of 16-bit words; packing widens s8 weights, and loads
-    widen bytes of the source, unless these are ``copied``: then a copy of the source has words.
+    widen bytes of the source, unless these are ``copied``: then a copy of the source has words. The row whose bytes
+    are loaded comes before the other one, since kernels for weights beyond a limit have the first row of their types.
 
     The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a second instruction
     adds, from a temporary register. CPUs on which it does not add take several cycles to widen bytes to a vector of

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
@@ -38,33 +39,37 @@ class StageConfigs:
         if len(unlimited) < len(machine.instructions):
             machine = replace(machine, instructions=unlimited)
         self.machine, self._default = machine, default
-        rows = tuple(row for row in machine.instructions if row.rows == 1)
-        self._without_fragments = replace(machine, instructions=rows)
-        self._has_fragments = len(rows) < len(machine.instructions)
+        rows = tuple(row for row in machine.instructions if not _reads_copy(row))
+        self._without_copies = replace(machine, instructions=rows)
+        self._has_copies = len(rows) < len(machine.instructions)
         self._found: dict[tuple[Problem, int, bool], Config] = {}
 
-    def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
-        """Return the default config of ``problem``; unless ``fragments``, it has no instructions on fragments."""
-        if self._has_fragments and not _is_depthwise(problem):
-            # A default config without fragments is the same on a machine that has them.
-            if fragments or (problem.canonical(), threads, True) in self._found:
+    def whole(self, problem: Problem, threads: int, copies: bool = True) -> Config:
+        """Return the default config of ``problem``; unless ``copies``, it has no instructions that read copies: those
+        on fragments, and on words of a copy.
+        """
+        if self._has_copies and not _is_depthwise(problem):
+            # A default config without these instructions is the same on a machine that has them.
+            if copies or (problem.canonical(), threads, True) in self._found:
                 config = self._made(problem, threads, True)
-                if fragments or not self._uses_fragments(config):
+                if copies or not any(map(_reads_copy, self._rows_of(config))):
                     return config
         return self._made(problem, threads, False)
 
-    def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
-        """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
+    def _made(self, problem: Problem, threads: int, copies: bool) -> Config:
+        """Return the default config of ``problem`` for the machine, or for the machine without instructions that read
+        ``copies``.
+        """
         plain = problem.canonical()
-        key = (plain, threads, fragments)
+        key = (plain, threads, copies)
         if key not in self._found:
-            machine = self.machine if fragments else self._without_fragments
+            machine = self.machine if copies else self._without_copies
             self._found[key] = self._default(plain, machine, threads)
         return self._found[key]
 
-    def _uses_fragments(self, config: Config) -> bool:
-        """Return whether the instruction of ``config`` works on fragments."""
-        return any(row.rows > 1 for row in self.machine.instructions if row.name == config.instruction)
+    def _rows_of(self, config: Config) -> Iterator[Instruction]:
+        """Yield the row of the instruction of ``config``, if it names one."""
+        return (row for row in self.machine.instructions if row.name == config.instruction)
 
     def has_transform(self, problem: Problem) -> bool:
         """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
@@ -78,8 +83,8 @@ class StageConfigs:
         A ``near`` stage reads rows of a circular buffer and fetches none; another one reads the whole source, and
         fetches the pixels of the next tile as the stage alone would.
         """
-        # Fragments read copies of windows of pixels.
-        config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
+        # Copies hold whole images or windows of pixels.
+        config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, copies=False))
         realise = config.realise if not near or config.realise in CIRCULAR_REALISATIONS else "peel"
         config = of_stage(config, "mb", "oh").changed(realise=realise, resident=())
         if near:
@@ -114,7 +119,9 @@ class StageConfigs:
         """Return whether the default config of one row of ``problem`` works on fragments, which read copies of windows
         of pixels.
         """
-        return not _is_depthwise(problem) and self._uses_fragments(self.whole(row_of(problem), 1))
+        return not _is_depthwise(problem) and any(
+            row.rows > 1 for row in self._rows_of(self.whole(row_of(problem), 1))
+        )
 
     def computes_rows(self, problem: Conv, near: bool) -> bool:
         """Return whether a stage of a fused kernel can compute ``problem`` row by row.
@@ -133,6 +140,11 @@ def unfused(problem: Problem, config: Config, machine: Machine, reads_another: b
     own = of_stage(config)
     source = scheduled_statement(problem, own, machine).a.name if reads_another else ""
     return own.changed(pack=tuple(name for name in own.staged("pack") if name != source))
+
+
+def _reads_copy(row: Instruction) -> bool:
+    """Return whether an instruction works on fragments, or on words of a copy."""
+    return row.rows > 1 or bool(row.copied)
 
 
 def _is_depthwise(problem: Problem) -> bool:

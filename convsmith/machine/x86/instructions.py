@@ -28,5 +28,7 @@ INSTRUCTIONS = (
     pairs_of_words("vpmaddwd", "512_s8", "s8", 16, _WORDS[512], ("avx512bw",), adds=False),
     pairs_of_words("vpmaddwd", "256_u8", "u8", 8, _WORDS[256], ("avx2",), adds=False),
     pairs_of_words("vpmaddwd", "256_s8", "s8", 8, _WORDS[256], ("avx2",), adds=False),
+    pairs_of_words("vpmaddwd", "256_u8_copied", "u8", 8, _WORDS[256], ("avx2",), adds=False, copied=True),
+    pairs_of_words("vpmaddwd", "256_s8_copied", "s8", 8, _WORDS[256], ("avx2",), adds=False, copied=True),
 )
 """Among rows that compute the same, the faster one comes first."""
