@@ -387,7 +387,11 @@ class AccessEmitter(SumEmitter):
         if span < n:
             return self.pick(t, first, n, places)
         second = "zeroinitializer"
-        if span > n:
+        if span > n and lanes.is_whole and not (self.masked_bytes and t.bytes >= self.masked_bytes):
+            # Without masked loads, a part of a vector takes several: the second vector ends with the span.
+            second = self.load(Load(v.buffer, (v.index[0] + away + span - n,), strided(n, 1)))
+            places = [o if o < n else o + 2 * n - span for o in places]
+        elif span > n:
             second = self.load(Load(v.buffer, (v.index[0] + away + n,), strided(n, 1, span - n)))
         return self.shuffle(t, n, first, second, places)
 

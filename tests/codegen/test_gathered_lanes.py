@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine
-from convsmith.machine.registry import host_targets
+from convsmith.machine.registry import host_targets, target
 
 
 def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
@@ -63,6 +64,14 @@ def test_two_vectors_hold_what_is_read(step: int, single: bool, active: int) -> 
     places = ", ".join(str(n // 2 * 2 * step + n % 2) for n in range(16))
     kernel = parse_kernel(f"kernel k(a: f32[64], out: f32[16])\n  out[0]{{16}} = a[0]{{({places})/{active}}}")
     assert ("load <2 x float>" in llvm_text(kernel, host_targets()[0])) is single
+
+
+@pytest.mark.parametrize(("name", "whole"), [("u8", 2), ("bf16", 2), ("f32", 1)])
+def test_the_second_vector_ends_with_what_is_read(name: str, whole: int) -> None:
+    """Types without masked loads have two whole vectors in place of parts of the second one."""
+    kernel = parse_kernel(f"kernel k(a: {name}[15], out: {name}[8])\n  out[0]{{8}} = a[0]{{8:2}}")
+    text = llvm_text(kernel, target("avx2"))
+    assert len(re.findall(r"= load <8 x ", text)) == whole and ("masked.load" in text) is (whole == 1)
 
 
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
