@@ -3,7 +3,7 @@
     python benchmarks/wasm.py --npm FOLDER [--engine chromium]    # FOLDER has both packages in node_modules
     python benchmarks/wasm.py --npm FOLDER --models ''            # layers alone
     python benchmarks/wasm.py --npm FOLDER --networks ''          # whole networks alone
-    python benchmarks/wasm.py --npm FOLDER --models '' --types u8:s8:u8 --targets wasm32+dot_u8 --vs onnxruntime-web
+    python benchmarks/wasm.py --npm FOLDER --models '' --types u8:s8:u8 --targets wasm32+pairs_u8 --vs onnxruntime-web
 
 Layers of other types than f32 are measured beside our own kernels of f32 too.
 """
@@ -153,7 +153,10 @@ def _note(peaks: dict[str, float], columns: Sequence[str], given: Any) -> str:
     if any(name.endswith(" tfjs") for name in columns):
         sentences.append("tfjs keeps tensors in its memory, and our time beside it is the kernel's alone.")
     if any(name.endswith(f" {OWN}") for name in columns):
-        sentences.append(f"The ratio to {OWN} is that of the times of our own kernels of the same layer.")
+        sentences.append(
+            f"The ratio to {OWN} is that of the times of our own kernels of the same layer. Weights are within the "
+            "limit of a kernel's instruction."
+        )
     if any(peaks.values()):
         rates = ", ".join(f"`{name}` {value:.1f} GFLOP/s" for name, value in peaks.items())
         sentences.append(

@@ -28,7 +28,7 @@ _PLACE = 1024
 def probe_module(machine: Machine) -> bytes:
     """Return the module for a level that has products which the level below it lacks."""
     rows = [row for row in machine.instructions if set(row.needs) == set(machine.needs)]
-    cases = [(row, a, b) for row in rows for a, b in product(*(_FACTORS[t] for t in row.types[:2]))]
+    cases = [(row, a, b) for row in rows for a, b in product(_FACTORS[row.types[0]], _last_factors(row))]
     lines, right = [], "true"
     for n, (row, a, b) in enumerate(cases):
         own, result = _product(row, a, b, f"%p{n}.")
@@ -48,6 +48,10 @@ def probe_module(machine: Machine) -> bytes:
     ))  # fmt: skip
     code = llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
     return wasm_module(code, ("probe",), ModuleMemory(0, PAGE_BYTES, 1))
+
+
+def _last_factors(row: Instruction) -> tuple[int, ...]:
+    return (row.limit, -row.limit) if row.limit else _FACTORS[row.types[1]]
 
 
 def _product(row: Instruction, a: int, b: int, prefix: str) -> tuple[list[str], str]:

@@ -37,7 +37,7 @@ from convsmith.machine.base import Machine
 from convsmith.measure.bounds import intervals
 from convsmith.measure.peak import peak_types
 from convsmith.measure.timing import Measurement, PeerTime, spread
-from convsmith.measure.verification import VerifiableKernel, error_of_transforms
+from convsmith.measure.verification import VerifiableKernel, error_of_transforms, narrow_limits
 from convsmith.measure.web_peers import JS_TYPES, WEB_PEERS, Packages, plan_of_peer
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
@@ -266,7 +266,7 @@ def write_plan(folder: Path, of: VerifiableKernel, rounds: int, peers: Sequence[
     problem, artifact, target = of.problem, of.artifact, of.target
     assert artifact is not None
     source = next(t for t in problem.inputs if t.role == "in")
-    arrays = random_arrays(problem)
+    arrays = random_arrays(problem, limits=narrow_limits(of))
     right = reference(problem, arrays, steps_type(problem))
     given = {t.name: t for t in (*problem.inputs, *problem.outputs) if t.role == "in" or t.name in arrays}
     physical = {name: _in_memory(arrays[name], t.layout) for name, t in given.items()}

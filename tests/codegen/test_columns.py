@@ -9,6 +9,7 @@ import pytest
 from emulated import check_emulated, skip_without_emulator
 from natives import llvm_text
 
+import convsmith as cs
 from convsmith.codegen.columns import Columns, columns_of, groups_of, interleaved
 from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.compiler.driver import build_artifact, lower
@@ -26,6 +27,7 @@ from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates, default_config
 
 BYTES = target("wasm32+dot_u8")
+PAIRS = target("wasm32+pairs_u8")
 LAYOUT = "--stag=axb --dtag=axb"
 CASES = {
     "two vectors": "--dt=u8:s8:s32 g16mb2ic16ih5iw7oc16kh3kw3ph1pw1",
@@ -162,8 +164,18 @@ def test_first_choices() -> None:
     assert sums_taps(default_config(parse_problem(line), BYTES))
     assert not sums_taps(default_config(parse_problem(line.replace("kh3ph1", "kh5ph2")), BYTES))
     assert not sums_taps(default_config(parse_problem(line.replace("axb", "abx")), BYTES))
+    assert sums_taps(default_config(parse_problem(line), PAIRS))
     without = replace(BYTES, costs=replace(BYTES.costs, interleave=0.0))
     assert not sums_taps(default_config(parse_problem(line), without))
+
+
+def test_larger_weights_have_a_kernel_of_words() -> None:
+    """Pairs of taps are multiplied as words where weights are beyond the limit of the instruction for bytes."""
+    skip_without_emulator(PAIRS)
+    kernel = cs.compile(f"{LAYOUT} --dt=u8:s8:u8 g8mb1ic8ih5iw6oc8kh3kw3ph1pw1", target=PAIRS.name, threads=1)
+    assert sums_taps(kernel.config) and kernel.artifact is not None and kernel.artifact.limits == {"wei": 64}
+    assert kernel.without_limits().config.tiles_at("k_step") == (("kw", 2),)
+    assert kernel.verify().ok  # with weights of either kernel
 
 
 def test_first_choices_read_their_copy_alone() -> None:

@@ -16,6 +16,7 @@ from convsmith.machine.registry import target
 from convsmith.machine.wasm.instructions import SIGNED_DOTS
 
 DOTS = target("wasm32+dot_u8")
+PAIRS = target("wasm32+pairs_u8")
 
 
 def alternatives(machine: Machine | None) -> list[Machine]:
@@ -70,6 +71,18 @@ def test_an_engine_that_computes_other_products_is_found(engine: WebAssembly) ->
     assert other != row and not computes(engine, probe_module(replace(plain, instructions=others)))
     unknown = probe_module(plain).replace(b"\xfd\xba\x01", b"\xfd\xff\x7f")
     assert unknown != probe_module(plain) and not computes(engine, unknown)
+
+
+def test_pairs_of_products_are_probed_within_their_limit(engine: WebAssembly) -> None:
+    """An engine that adds pairs of products of s8 and u8 in words saturates the sum of larger ones."""
+    first, plain = alternatives(PAIRS)
+    assert plain.needs == target("wasm32").needs
+    assert len({tuple(row.name for row in x.instructions) for x in (first, plain)}) == 1
+    limited = first.vector_rows("u8", "s8", "s32")[0]
+    (features,) = engine.processors.values()
+    assert limited.limit == 64 and computes(engine, probe_module(PAIRS)) == (set(PAIRS.needs) <= features)
+    unlimited = tuple(replace(row, limit=0) for row in PAIRS.instructions)
+    assert not computes(engine, probe_module(replace(PAIRS, instructions=unlimited)))
 
 
 def test_an_engine_without_the_products_does_not_run_their_kernels() -> None:

@@ -35,7 +35,7 @@ from convsmith.network.web import WEIGHTS_PLACES
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
 
-RELAXED, DOTS = "wasm32+relaxed", "wasm32+dot_u8"
+RELAXED, DOTS, PAIRS = "wasm32+relaxed", "wasm32+dot_u8", "wasm32+pairs_u8"
 
 
 def exported(
@@ -75,12 +75,13 @@ def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_
     run(tool("node"), "--test", folder / "net.test.mjs")
 
 
-def test_modules_of_all_alternatives_compute_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level, titles", [(DOTS, ("", ".signed", ".plain")), (PAIRS, ("", ".plain"))])
+def test_modules_of_all_alternatives_compute_the_same(level: str, titles: tuple[str, ...], tmp_path: Path) -> None:
     """Bytes are equal whatever an engine multiplies them with, and it loads a module whose products it computes, as
     the last module does.
     """
-    folder = exported(exact_net("u8"), tmp_path, DOTS)
-    files = ["net.wasm", "net.signed.wasm", "net.plain.wasm"]
+    folder = exported(exact_net("u8"), tmp_path, level)
+    files = [f"net{title}.wasm" for title in titles]
     assert {path.name for path in folder.glob("*.wasm")} == {*files}
     run(tool("node"), "--test", folder / "net.test.mjs")
     script = """

@@ -12,6 +12,7 @@ from convsmith.machine.transpositions import Transpositions
 from convsmith.machine.wasm.instructions import (
     BYTES,
     FOURS,
+    FOURS_OF_PAIRS,
     FOURS_OF_SIGNED,
     FOURS_OF_WORDS,
     FUSED,
@@ -21,6 +22,7 @@ from convsmith.machine.wasm.instructions import (
     SIGNED_DOTS,
     SIMD,
     UNSIGNED_DOTS,
+    UNSIGNED_PAIRS,
 )
 
 TRIPLE = "wasm32-unknown-unknown"
@@ -55,7 +57,7 @@ _WAITED_NEAR = 1.0
 """Without it, six of the 160 problems copy no tiles of pixels, which takes 1.05 to 1.27 of the time."""
 _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoint", "sign-ext")
 """Features that every engine with vectors has."""
-SHOWN_BY_PRODUCTS = tuple(x for x in (*UNSIGNED_DOTS, *SIGNED_DOTS) if x not in RELAXED)
+SHOWN_BY_PRODUCTS = tuple(x for x in (*UNSIGNED_DOTS, *SIGNED_DOTS, *UNSIGNED_PAIRS) if x not in RELAXED)
 """Features that do not decide whether an engine accepts a module, but what its instructions compute."""
 _SHUFFLES = ("i8x16.shuffle", "i8x16.shuffle")
 _NARROWING = Narrowing(4, "llvm.wasm.narrow.signed.v8i16.v4i32", (
@@ -107,6 +109,9 @@ LEVELS = (
     _with_fallbacks(
         _level("wasm32+dot_u8", UNSIGNED_DOTS, (*FUSED, *FOURS), 0),
         (SIGNED_DOTS, (*FUSED, *FOURS_OF_SIGNED)), (SIMD, (*SEPARATE, *FOURS_OF_WORDS)),
+    ),
+    _with_fallbacks(
+        _level("wasm32+pairs_u8", UNSIGNED_PAIRS, (*FUSED, *FOURS_OF_PAIRS), 0), (SIMD, (*SEPARATE, *FOURS_OF_WORDS)),
     ),
     _with_fallbacks(_level("wasm32+relaxed", RELAXED, FUSED, 0), (SIMD, SEPARATE)),
     _level("wasm32", SIMD, SEPARATE, 1),
