@@ -27,6 +27,7 @@ from convsmith.measure.peer import Peer
 from convsmith.measure.timing import Measurement, Spread
 from convsmith.measure.verification import Verdict
 from convsmith.problem.problem import Problem
+from convsmith.problem.reference import reference
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 LAST = "--stag=axb --dtag=axb"
@@ -169,6 +170,23 @@ def test_a_library_that_computes_something_else_is_not_timed(monkeypatch: pytest
     result = run("bench", "mb1ic16ih4oc16oh4kh3ph1", *FAST, "--vs", "onednn")
     assert result.exit_code == 0 and "onednn cannot do mb1ic16ih4oc16oh4kh3ph1" in result.stdout
     assert "of 256 elements of its result differ from convsmith's" in result.stdout
+
+
+def test_libraries_are_compared_on_the_weights_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library whose products of bytes saturate is right on weights within the limit of our instruction."""
+    largest = []
+
+    def make(name: str, problem: Problem, arrays: dict[str, Any], threads: int) -> Peer:
+        largest.append(int(np.abs(arrays["wei"].astype(int)).max()))
+        return Peer(lambda: None, lambda: reference(problem, arrays)["dst"])
+
+    monkeypatch.setattr(bench_module, "make_peer", make)
+    if "avx2" not in [x.name for x in host_targets()]:
+        pytest.skip("this machine has no AVX2")
+    kernel = cs.compile("--dt=u8:s8:s32 mb1ic16ih4oc16oh4kh3ph1", target="avx2", threads=1)
+    assert kernel.artifact is not None and kernel.artifact.limits == {"wei": 64}
+    row = bench_module.bench_kernel(kernel, ["onednn"], rounds=1)
+    assert largest == [64, 64] and not row.missing
 
 
 def test_figures_that_vary_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
