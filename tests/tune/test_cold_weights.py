@@ -13,7 +13,7 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, named
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
@@ -95,13 +95,20 @@ def test_each_pass_reads_from_memory_what_the_last_cache_does_not_keep(line: str
     assert len(seen) > 2
 
 
-def test_weights_in_memory_shrink() -> None:
-    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
-    level = zen5.of(next(t for t in LEVELS if t.name == "avx512"))
-    near = replace(level, costs=replace(level.costs, memory_weight=0.0))
-    problem = parse_problem("--stag=axb --dtag=axb mb1ic512ih7oc512kh3ph1")
-    sizes = [_weights(problem, default_config(problem, machine), machine)[0] for machine in (level, near)]
-    assert sizes[0] <= level.costs.weights_near < sizes[1]
+@pytest.mark.parametrize(
+    "name, level, line",
+    [
+        ("znver5", "avx512", "--stag=axb --dtag=axb mb1ic512ih7oc512kh3ph1"),
+        ("znver3", "avx2", "--deconv --stag=abx --dtag=abx mb1ic512ih7oc512oh7kh3ph1"),
+        ("znver3", "avx2", "--stag=axb --dtag=axb mb1ic256ih7oc512kh3ph1"),
+    ],
+)
+def test_weights_in_memory_shrink(name: str, level: str, line: str) -> None:
+    cold = named(name).of(next(t for t in LEVELS if t.name == level))
+    near = replace(cold, costs=replace(cold.costs, memory_weight=0.0))
+    problem = parse_problem(line)
+    sizes = [_weights(problem, default_config(problem, machine), machine)[0] for machine in (cold, near)]
+    assert sizes[0] <= 16 << 20 < sizes[1]
 
 
 def test_operands_of_a_call_have_no_such_price() -> None:
