@@ -23,6 +23,7 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.arrangements import arranged
 from convsmith.tune.code_size import emitted, operations
+from convsmith.tune.copied_blocks import in_copied_blocks
 from convsmith.tune.copied_parts import split_copies_by_thread
 from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.fetches import fetching
@@ -133,7 +134,8 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         ranked = _ranked(found, count, bound)
         for n, choice in enumerate(ranked[:count]):
             config = split_copies_by_thread(p, choice.config, target, choice.cycles)
-            config = fetching(each, split_pixels_by_thread(p, config, target, choice.cycles), target)
+            config = split_pixels_by_thread(p, config, target, choice.cycles)
+            config = fetching(each, in_copied_blocks(p, each, config, target), target)
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked

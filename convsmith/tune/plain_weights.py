@@ -3,9 +3,10 @@
 A kernel packs its weights once for many calls. If each call brings other weights, packing all of them ahead of the
 product writes and reads as many bytes beyond the caches once more, which takes longer than a product of few rows. The
 reduction is then cut into parts, of which the first-level cache keeps a block of the weights as wide as a register
-tile. Tiles of rows read the block in place if they are few, and otherwise a copy: of all columns of the part. Weights
-that are rows of terms, as PyTorch's are, are transposed in registers on the way to a copy, tile by tile. The sums have
-the same terms in the same order.
+tile. Tiles of rows read the block in place if they are few, and otherwise a copy: of all columns of the part. Where
+many tiles of columns read a large source, blocks of its rows are copied as well. Weights that are rows of terms, as
+PyTorch's are, are transposed in registers on the way to a copy, tile by tile. The sums have the same terms in the same
+order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from convsmith.schedule.loops import Loops
 from convsmith.schedule.near_copies import is_transposed
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.copied_blocks import copied_rows, outpaces_lines, panel_depth, running, spread_depth
 from convsmith.tune.expected import model_of
 from convsmith.tune.features import Section, cycles
 from convsmith.tune.model import Model
@@ -42,6 +44,12 @@ MIN_GAIN, MIN_GAIN_OF_TRANSPOSED = 1.05, 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
 kernel of its own is worth compiling: that of weights whose columns are contiguous, and that of others.
 """
+FAR_SOURCE, MIN_PASSES = 4, 16
+"""Minimum numbers of second-level caches that a source fills and of tiles of columns that read it, from which blocks of
+its rows are copied beside those of weights.
+"""
+LATE = 2.0
+"""Ratio of the time in which a line of a short run of a row arrives to that of a line among many."""
 SPARE = 1
 """Vector registers besides those of sums and weights of a register tile."""
 MIN_RUN = 512
@@ -58,7 +66,7 @@ def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -
     st, lane = model.st, config.lane
     if not _is_product(model, loops, config):
         return None
-    (terms,) = _running(loops, "k")
+    (terms,) = running(loops, "k")
     in_rows = view_steps(st.b).get(Var(lane)) == 1
     if not in_rows and view_steps(st.b).get(Var(terms)) != 1:
         return None
@@ -103,10 +111,32 @@ def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth:
     block = BLOCK * model.target.costs.images_near
     blocks = -(-tiles // max(1, block // (rows * tile * model.bytes)))
     width = tile * -(-tiles // (-(-blocks // config.threads) * config.threads))
-    depth = _whole_lines(loops.extents[terms], max(1, min(depth, block // (width * model.bytes))), model)
-    parts = ((lane, width), (terms, depth))
-    cache = tuple((n, size) for n, size in parts if size < loops.extents[n])
-    return config.changed(cache=cache, pack_at=((model.st.b.name, terms if depth < loops.extents[terms] else lane),))
+    all_terms, panel, source = loops.extents[terms], tile * model.bytes, model.st.a.name
+    depth = _whole_lines(all_terms, max(1, min(depth, block // (width * model.bytes))), model)
+    if size := _rows_of_source(config, model, loops, terms):
+        depth = panel_depth(all_terms, panel, model.target)
+        config = config.changed(fetch=tuple(n for n in config.staged("fetch") if n != source))
+    depth = spread_depth(all_terms, depth, panel, width // tile, model.target.l2)
+    (row, *_), place = running(loops, "m"), terms if depth < all_terms else lane
+    parts = ((lane, width), (terms, depth), *(((row, size),) if size else ()))
+    cache = tuple((n, each) for n, each in parts if each < loops.extents[n])
+    copies = ((model.st.b.name, place), *(((source, f"{row}:{size}"),) if size else ()))
+    return config.changed(cache=cache, pack_at=copies)
+
+
+def _rows_of_source(config: Config, model: Model, loops: Loops, terms: str) -> int:
+    """Return the rows of the source of which blocks are copied, if many tiles of columns read one of several
+    second-level caches, whose lines are late because each run of a row ends with a part of the terms; 0 if not.
+    """
+    st, (row, *others), target = model.st, running(loops, "m"), model.target
+    passes = -(-loops.extents[config.lane] // config.size(config.lane))
+    is_far = st.a.bytes > FAR_SOURCE * target.l2.bytes and passes >= MIN_PASSES
+    in_rows = not others and model.src.get(Var(model.k)) == 1
+    depth = panel_depth(loops.extents[terms], config.size(config.lane) * model.bytes, target)
+    if not (is_far and in_rows and depth < loops.extents[terms] and outpaces_lines(st, config, target, LATE)):
+        return 0
+    _, size = copied_rows(loops.extents[row], depth * model.bytes, config.size(row), target)
+    return size if size < loops.extents[row] else 0
 
 
 def _whole_lines(terms: int, most: int, model: Model) -> int:
@@ -137,18 +167,12 @@ def _transposing(config: Config, model: Model, loops: Loops, terms: str) -> Conf
 
 def _register_tiles(config: Config, loops: Loops, lanes: int, target: Machine) -> Iterator[Config]:
     """Yield ``config`` with register tiles of rows along one loop, whose vectors of ``lanes`` divide the columns."""
-    lane, (rows, *_) = config.lane, reversed(_running(loops, "m"))
+    lane, (rows, *_) = config.lane, reversed(running(loops, "m"))
     for vectors in range(1, target.registers // 2):
         most = min((target.registers - SPARE) // vectors - 1, loops.extents[rows])
         if loops.extents[lane] % (vectors * lanes) == 0:
             for size in range(1, most + 1):
                 yield config.changed(register=((rows, size), (lane, vectors * lanes)))
-
-
-def _running(loops: Loops, kind: str) -> list[str]:
-    """Return the loops of a kind that have several iterations; the last one if none has."""
-    found = loops.of(kind)
-    return [n for n in found if loops.extents[n] > 1] or found[-1:]
 
 
 def _is_plain(config: Config) -> bool:
@@ -167,7 +191,7 @@ def _is_product(model: Model, loops: Loops, config: Config) -> bool:
     if not st.constant or len(st.factors) != 2 or st.shifted or st.sums or model.unit.dot or loops.residues:
         return False
     weights = st.b
-    is_single = len(_running(loops, "k")) == len(_running(loops, "n")) == 1 and not any(
+    is_single = len(running(loops, "k")) == len(running(loops, "n")) == 1 and not any(
         loops.extents[n] > 1 for n in loops.of("batch")
     )
     is_far = prod(weights.layout.shape) * model.bytes > model.target.l2.bytes

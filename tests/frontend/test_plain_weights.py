@@ -26,6 +26,8 @@ CHOICES = [
     ("--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 40x300:300x1000", COPIED),
     ("--matmul --attr-post-ops=sum 40x300:300x1000", COPIED),
 ]
+MORE = ["--matmul --stag=ba 40x300:300x1000", "--matmul 370x800:800x520"]
+"""A product of a source of contiguous columns, and one of which blocks of rows are copied as well at 256 bits."""
 TRANSPOSED = [
     "--matmul --wtag=ba 1x512:512x1056", "--matmul --wtag=ba 9x528:528x768",
     "--matmul --wtag=ba --dt=f64 5x256:256x768",
@@ -127,7 +129,7 @@ def test_other_problems_keep_their_kernel(line: str) -> None:
 
 @pytest.mark.sampled(4, "threads", "line", "level")
 @pytest.mark.parametrize("threads", (1, 2))
-@pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), "--matmul --stag=ba 40x300:300x1000", *TRANSPOSED])
+@pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), *MORE, *TRANSPOSED])
 @pytest.mark.parametrize("level", HERE)
 def test_plain_weights_give_the_bits_of_packed_ones(line: str, level: str, threads: int) -> None:
     k = cs.compile(line, target=level, threads=threads)
