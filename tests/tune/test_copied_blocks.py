@@ -65,13 +65,13 @@ def test_other_sources_are_read_in_place(line: str) -> None:
 
 
 def test_arithmetic_of_wide_tiles_hides_the_lines() -> None:
-    assert not _config("--matmul 2100x1024:1024x1024", LEVELS["avx512"]).staged_at("pack_at")
+    assert not _config("--matmul 2100x1024:1024x2048", LEVELS["avx512"]).staged_at("pack_at")
 
 
 @pytest.mark.parametrize("threads", (1, 3))
 def test_plain_weights_and_rows_are_copied_together(threads: int) -> None:
     """A product of fewer rows copies blocks of both sides if weights come anew in each call."""
-    machine, problem = LEVELS["avx2"], parse_problem("--matmul 520x1024:1024x1024").canonical()
+    machine, problem = LEVELS["avx2"], parse_problem("--matmul 512x1024:1024x1024").canonical()
     with interning():
         config = default_config(problem, machine, threads=threads)
         other = config_of_plain_weights(problem, config, machine)
