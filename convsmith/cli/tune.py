@@ -15,7 +15,6 @@ from convsmith.cli.problems import ProblemCommand, check_choices, problem_option
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import MAX_THREADS, settings
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
@@ -30,6 +29,7 @@ from convsmith.tune.origin import machine_key, machine_text
 from convsmith.tune.recall import database_path
 from convsmith.tune.report import model_errors
 from convsmith.tune.search import Outcome, search
+from convsmith.tune.vector_width import machine_of
 from convsmith.tune.workers import Workers
 
 __all__ = ["opened", "time_text", "tune"]

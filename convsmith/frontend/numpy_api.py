@@ -32,7 +32,7 @@ from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.wish import Decisions, on_threads, read_decisions
-from convsmith.tune.vector_width import level_of
+from convsmith.tune.vector_width import machine_of
 
 if TYPE_CHECKING:
     from convsmith.schedule.custom import KernelSchedule
@@ -110,10 +110,11 @@ def compile(
     count = thread_count((chosen.threads or None) if chosen is not None and threads is None else threads)
     if chosen is not None:
         chosen = on_threads(chosen, count)
-    level = registry.target(named or target or settings.target, conv.types)
     dims = None if dynamic is None else _dynamic_names(dynamic)
-    if chosen is None and dims is None and not (target or settings.target):
-        level = level_of(conv, level)
+    if chosen is None and dims is None and target is None:
+        level = machine_of(conv)
+    else:
+        level = registry.target(named or target or settings.target, conv.types)
     if dims is not None and isinstance(chosen, GivenSchedule):
         raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
     if watched() or isinstance(chosen, GivenSchedule):  # a function may behave differently at each call

@@ -13,26 +13,18 @@ from contextlib import suppress
 from convsmith.codegen.child import in_children
 from convsmith.compiler.cache import disk_cache
 from convsmith.diag.errors import ConvsmithError
-from convsmith.diag.settings import settings
 from convsmith.frontend.numpy_api import watched
-from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import available_cpus
 from convsmith.tune.compile import compile_problem, is_ready
-from convsmith.tune.vector_width import level_of
+from convsmith.tune.vector_width import machine_of
 
-__all__ = ["compile_ahead", "machine_of", "not_cached"]
+__all__ = ["compile_ahead", "not_cached"]
 
 
 MachineFor = Callable[[Problem], Machine]
 """Returns the machine that the kernel of a problem is compiled for."""
-
-
-def machine_of(problem: Problem) -> Machine:
-    """Return the machine that `compile` chooses for a problem."""
-    level = registry.target(settings.target, problem.types)
-    return level if settings.target else level_of(problem, level)
 
 
 def not_cached(problems: Iterable[Problem], threads: int, machine_for: MachineFor = machine_of) -> list[Problem]:

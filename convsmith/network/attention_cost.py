@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.network.layout_choice import operator_cycles
@@ -15,6 +14,7 @@ from convsmith.network.operators.softmax import Softmax
 from convsmith.problem.problem import Problem
 from convsmith.statement.operator import Operator
 from convsmith.tune.compile import default_cycles
+from convsmith.tune.vector_width import machine_of
 
 __all__ = ["attention_choice"]
 

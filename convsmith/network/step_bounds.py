@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import peak_ceiling, read_ceiling
 from convsmith.measure.peak import Types, peak_types
 from convsmith.network.graph import products_of
 from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, MemoryPlace, NetworkProgram, ProgramStep
 from convsmith.problem.problem import Problem
+from convsmith.tune.vector_width import machine_of
 
 __all__ = ["StepBound", "step_bounds"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.base import Machine
 from convsmith.network.graph import NetworkNode, Work
 from convsmith.problem.conv import Conv
@@ -18,6 +17,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import Array, is_within
+from convsmith.tune.vector_width import machine_of
 
 __all__ = ["KernelMachines"]
 

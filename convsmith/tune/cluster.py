@@ -20,9 +20,8 @@ from convsmith.compiler.cache import CacheWarning, disk_cache
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.record import record
-from convsmith.diag.settings import settings
 from convsmith.diag.warning import warn
-from convsmith.machine.registry import host_target, target
+from convsmith.machine.registry import host_target
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.tune.checked_rows import checked
@@ -30,7 +29,7 @@ from convsmith.tune.database import IN_MEMORY, Database
 from convsmith.tune.measured import DatabaseWarning, Measured
 from convsmith.tune.origin import compiler_key, machine_key, machine_text
 from convsmith.tune.search import search
-from convsmith.tune.vector_width import level_of
+from convsmith.tune.vector_width import machine_of
 from convsmith.tune.workers import Workers
 
 __all__ = ["ClusterOutcome", "search_on_cluster"]
@@ -88,7 +87,7 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
 
     worker = get_worker()
     problem = parse_problem(job.line)
-    level = host_target(job.target or settings.target or level_of(problem, target(None, problem.types)).name)
+    level = host_target(job.target or machine_of(problem).name)
     with _one_at_a_time(), _Sending(lambda rows: worker.log_event(TOPIC, rows)) as database, Workers() as workers:
         Database.put(database, [Measured(*row) for row in known])
         search(problem, level, job.threads, job.seconds, database, workers)

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.settings import settings
 from convsmith.ir.types import dtype
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
@@ -21,7 +22,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.tune.compile import expected_choice
 
-__all__ = ["level_of"]
+__all__ = ["level_of", "machine_of"]
 
 MOST_CYCLES = 1.03
 """Ratio of expected cycles up to which short vectors replace long ones. On a Zen 4, kernels of short vectors that are
@@ -29,6 +30,14 @@ expected to take 0.97 to 1.03 of the cycles of long ones take 0.83 to 1.0 of the
 """
 _ANSWERS = 1024
 """Maximum number of answers that a process keeps."""
+
+
+def machine_of(problem: Problem) -> Machine:
+    """Return the level on which `compile` makes the default kernel of ``problem``: that of the settings, if they name
+    one.
+    """
+    level = registry.target(settings.target, problem.types)
+    return level if settings.target else level_of(problem, level)
 
 
 def level_of(problem: Problem, machine: Machine) -> Machine:

@@ -18,7 +18,6 @@ pytest.importorskip("onnxruntime")
 from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine.base import Machine
 from convsmith.network import layout_choice, weight_limits
 from convsmith.network.operators.move import Transpose
@@ -26,6 +25,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.tune.compile import choose
+from convsmith.tune.vector_width import machine_of
 
 NETWORKS: dict[str, Callable[..., Any]] = {"residual": residual_net, "mobile": mobile_net, "u_net": u_net}
 

@@ -10,7 +10,6 @@ import pytest
 
 import convsmith as cs
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, named
@@ -22,6 +21,7 @@ from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import candidates, default_config
 from convsmith.tune.compile import is_ready
 from convsmith.tune.expected import expected_terms
+from convsmith.tune.vector_width import machine_of
 from convsmith.tune.winograd import MIN_GAIN
 
 LAYER = "--stag=axb --dtag=axb mb1ic256ih14oc256kh3ph1"

@@ -11,7 +11,6 @@ import pytest
 import convsmith as cs
 from convsmith.compiler.cache import CacheWarning, cache_key, disk_cache
 from convsmith.diag.settings import settings
-from convsmith.frontend.side_by_side import machine_of
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
@@ -19,7 +18,7 @@ from convsmith.machine.micro_architectures import named
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.tune import vector_width
-from convsmith.tune.vector_width import level_of
+from convsmith.tune.vector_width import level_of, machine_of
 
 F32 = ("f32", "f32", "f32")
 FEW = "--stag=axb --dtag=axb mb1ic96ih56oc24oh56kh1ph0"
