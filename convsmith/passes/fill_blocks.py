@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, as_index
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Let, PointerLoad, Stmt, Store, block
@@ -20,11 +20,23 @@ from convsmith.passes.scope import with_body
 
 
 class _Zeros(NamedTuple):
-    """``nest`` writes ``vectors`` runs of ``lanes`` adjacent zeros."""
+    """``nest`` executes ``store``, which writes ``vectors`` runs of ``lanes`` adjacent zeros."""
 
     nest: For
+    store: Store
     vectors: int
     lanes: int
+
+    def end_blocks(self, size: int) -> bool:
+        """Return whether each run ends a block of ``size`` elements that begins at a multiple of its size."""
+        lows: dict[object, int] = {}
+        s: Stmt = self.nest
+        while isinstance(s, For):
+            lows[s.var] = s.lo.const
+            inner, s = s.var, s.body
+        (index,) = self.store.index
+        first = index.const + sum(c * lows.get(v, 0) for v, c in index.terms)
+        return first % size == size - self.lanes and not any(c % size for v, c in index.terms if v != inner)
 
 
 def _extent(loop: For) -> int | None:
@@ -45,7 +57,7 @@ def _zeros(nest: For, buffer: str) -> _Zeros | None:
     if not (isinstance(s.value, Const) and s.value.value == 0) or (loops[-1].var, 1) not in s.index[0].terms:
         return None
     *outer, lanes = (n or 0 for n in extents)
-    return _Zeros(nest, prod(outer), lanes)
+    return _Zeros(nest, s, prod(outer), lanes)
 
 
 def _written(s: Store, count: int) -> Lanes:
@@ -100,45 +112,67 @@ class _Writes:
             if not (lanes := _written(s, self.lanes)).is_whole:
                 yield s, times, lanes
 
-    def begin_blocks(self) -> bool:
-        """Return whether all stores write adjacent lanes that begin at a multiple of the lanes of a vector."""
-        return all(_begins(s.index, _written(s, self.lanes)) for s, _ in self.stores)
+    def begin_blocks(self, size: int | None = None) -> bool:
+        """Return whether all stores write adjacent lanes that begin at a multiple of ``size``, by default of the lanes
+        of a vector.
+        """
+        return all(_begins(s.index, _written(s, self.lanes), size or self.lanes) for s, _ in self.stores)
+
+    def further(self, zeros: _Zeros) -> int | None:
+        """Return the number of whole vectors of ``zeros`` that follow each vector of the last channels; None unless
+        vectors write every zero.
+        """
+        partial = list(self.partial())
+        missing = {lanes.count - lanes.active for _, _, lanes in partial}
+        if not partial:  # one vector of channels in each block, and one run of zeros
+            size = self.lanes + zeros.lanes
+            alone = sum(times for _, times in self.stores) == zeros.vectors
+            follow = alone and self.begin_blocks(size) and zeros.end_blocks(size)
+            return zeros.lanes // self.lanes if follow and not zeros.lanes % self.lanes else None
+        if len(missing) > 1 or sum(times for _, times, _ in partial) != zeros.vectors:
+            return None
+        rest = zeros.lanes - missing.pop()
+        return rest // self.lanes if rest >= 0 and not rest % self.lanes else None
 
 
-def _begins(index: tuple[Index, ...], lanes: Lanes) -> bool:
-    """Return whether adjacent ``lanes`` begin at a multiple of their number, at any value of the variables."""
+def _begins(index: tuple[Index, ...], lanes: Lanes, size: int) -> bool:
+    """Return whether adjacent ``lanes`` begin at a multiple of ``size``, at any value of the variables."""
     multiples = (index[0].const, *(c for _, c in index[0].terms))
-    return lanes.stride == 1 and not lanes.first and not any(n % lanes.count for n in multiples)
+    return lanes.stride == 1 and not lanes.first and not any(n % size for n in multiples)
 
 
 class _Fill(Rewriter):
-    def __init__(self, zeros: _Zeros, lanes: int) -> None:
+    """Replaces ``zeros`` by inactive lanes of vectors and by ``further`` vectors of zeros after each of these, or after
+    every vector if none has inactive lanes.
+    """
+
+    def __init__(self, zeros: _Zeros, lanes: int, further: int, is_partial: bool) -> None:
         super().__init__()
-        self.zeros, self.lanes = zeros, lanes
-        self.buffer = _stored(zeros.nest)
+        self.zeros, self.lanes, self.further, self.is_partial = zeros, lanes, further, is_partial
+        self.buffer = zeros.store.buffer
 
     def visit_For(self, s: For) -> Stmt:
         return block() if s is self.zeros.nest else self._For(s)
 
     def visit_Store(self, s: Store) -> Stmt:
         lanes = _written(s, self.lanes)
-        if s.buffer is not self.buffer or lanes.is_whole:
+        if s.buffer is not self.buffer or (self.is_partial and lanes.is_whole):
             return s
         whole = Lanes(lanes.offsets, lanes.count)
+        places = (s.index[0] + self.lanes * (n + 1) for n in range(self.further))
+        zeros = (Store(s.buffer, (place,), self.zeros.store.value, whole) for place in places)
+        return block(self._filled(s, lanes, whole), *zeros)
+
+    @staticmethod
+    def _filled(s: Store, lanes: Lanes, whole: Lanes) -> Stmt:
+        if lanes.is_whole:
+            return s
         if isinstance(s.value, Load) and s.value.buffer.scope == "register":
             return Store(s.buffer, s.index, Load(s.value.buffer, s.value.index, lanes), whole)
         held = make_buffer(f"{s.buffer.name}_v", s.buffer.dtype, (lanes.count,), "register")
         first = (as_index(0),)
         stored = Store(s.buffer, s.index, Load(held, first, lanes), whole)
         return Alloc(held, block(Store(held, first, s.value, whole), stored))
-
-
-def _stored(s: Stmt) -> Buffer:
-    """Return the buffer that a nest of loops around one store writes."""
-    while isinstance(s, For):
-        s = s.body
-    assert isinstance(s, Store)
-    return s.buffer
 
 
 @stages(*FLATTENED)
@@ -148,8 +182,9 @@ def fill_blocks(kernel: Kernel, buffer: str, lanes: int) -> Kernel:
     A store of the first element of a register with ``lanes`` lanes is a partial vector.
 
     The kernel is unchanged unless the vectors write every zero of the nest: each begins at a multiple of its lanes, its
-    inactive lanes are as many as the nest writes in one run, and there is one vector per run. Blocks of the buffer hold
-    multiples of the lanes of a vector, so that the lanes left out belong to the vector's own block.
+    inactive lanes begin a run of zeros of the nest, which whole vectors of zeros continue, and there is one vector per
+    run. Blocks of the buffer hold multiples of the lanes of a vector, so that the lanes left out belong to the vector's
+    own block. If every vector is whole, and each block has one of them, vectors of zeros fill the rest of the block.
 
     Before::
 
@@ -174,7 +209,7 @@ def fill_blocks(kernel: Kernel, buffer: str, lanes: int) -> Kernel:
     if len(writes.zeros) != 1 or not writes.known or not writes.begin_blocks():
         return kernel
     (zeros,) = writes.zeros
-    missing = {lanes.count - lanes.active for _, _, lanes in writes.partial()}
-    if missing != {zeros.lanes} or sum(times for _, times, _ in writes.partial()) != zeros.vectors:
+    further = writes.further(zeros)
+    if further is None:
         return kernel
-    return with_body(kernel, _Fill(zeros, lanes).stmt(kernel.body))
+    return with_body(kernel, _Fill(zeros, lanes, further, any(writes.partial())).stmt(kernel.body))

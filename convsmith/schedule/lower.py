@@ -457,7 +457,7 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     dim = next((n for n, x in enumerate(st.c.coords) if Var(st.n) in variables_of(x)), -1)
     blocks = [b for b in st.c.layout.blocks if b.size > 1]
     inner = [b.size for b in blocks if b.stride == 1 and b.dim == dim]
-    if adds_zeros(st, lanes) and st.c.layout.padded_shape[dim] - channels < lanes:
+    if adds_zeros(st, lanes) and channels % lanes:
         channels = st.c.layout.padded_shape[dim]
     return bool(inner) and not any(n % lanes for n in (channels, *inner, *(b.stride for b in blocks if b.stride > 1)))
 

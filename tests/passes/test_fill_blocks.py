@@ -57,6 +57,33 @@ def test_the_first_element_of_a_register_is_part_of_a_vector(shape: str, element
 
 
 @pytest.mark.parametrize(
+    ("stored", "runs", "pads"),
+    [
+        ("d[i * 16]{4/3}", 4, "3 .. 16"),
+        ("d[i * 16]{4}", 4, "4 .. 16"),
+        ("d[i * 16]{4}", 3, None),
+        ("d[i * 8]{4}", 4, None),
+        ("d[i * 16 + 4]{4}", 4, None),
+        ("d[i * 16]{4/3}", 4, "3 .. 15"),
+    ],
+    ids=["partial", "whole", "fewer-runs", "shorter-blocks", "second-vector", "short-run"],
+)
+def test_vectors_of_zeros_continue_the_last_channels(stored: str, runs: int, pads: str | None) -> None:
+    kernel = parse_kernel(f"""kernel k(a: f32[16], d: f32[64])
+  for i in 0 .. 4:
+    {stored} = a[i * 4]{{4}}
+  for pad0 in 0 .. {runs}:
+    for pad1 in {pads or "4 .. 16"}:
+      d[pad0 * 16 + pad1] = 0.0
+""")
+    made = fill_blocks(kernel, "d", 4)
+    is_replaced = pads in ("3 .. 16", "4 .. 16")
+    assert ("pad0" not in str(made)) == is_replaced
+    assert all((f"d[i * 16 + {n}]{{4}} = 0.0" in str(made)) == is_replaced for n in (4, 8, 12))
+    assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize(
     "kernel",
     [
         blocks(store="d[i * 4 + 1]{4/3}"),
@@ -90,3 +117,19 @@ def test_padding_is_zero_whatever_the_source_holds() -> None:
     result = kernel(np.full((1, 1, 5, 5, 16), np.inf, np.float32), np.ones((24, 16, 1, 1), np.float32))
     assert np.isinf(result[:, 0]).all() and np.isinf(result[:, 1, ..., :8]).all()
     assert not result[:, 1, ..., 8:].any()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--stag=aBx16b --dtag=aBx16b g8mb1ic8ih6oc8oh6kh3ph1",
+        "--stag=aBx16b --dtag=aBx16b mb3ic1ih7oc1oh4kh4ph0",
+        "--stag=aBx16b --dtag=aBx16b mb1ic3ih5oc20oh5kh1ph0",
+        "--dir=BWD_D --stag=aBx16b --dtag=aBx16b mb2ic2ih8oc2oh8kh1ph0",
+    ],
+)
+def test_the_zeros_of_blocks_of_two_vectors_leave_with_the_channels(line: str) -> None:
+    kernel = cs.compile(line, threads=1, target="avx2")
+    assert "pad1" not in kernel.ir()
+    if "avx2" in {level.name for level in host_targets()}:
+        assert kernel.verify().ok
