@@ -24,7 +24,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Let, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import U8, dtype
 from convsmith.ir.value import Bits, Cast, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
-from convsmith.ir.walk import bound_in, children, variables_of, walk
+from convsmith.ir.walk import bound_in, children, statements_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.packed_sums import PackedElement, add_packed
@@ -128,6 +128,9 @@ class Packing:
         self.adjacent, self.filled, self.scope, self.order = adjacent, filled, scope, order
         self.around: dict[Var, Range] = {}
         """Ranges of the variables of the loops around the nest."""
+        tables = (x for x in statements_of(kernel.body) if isinstance(x, PointerLoad) and x.buffer.name in operands)
+        self.pointed = {v for x in tables for i in (*x.index, x.offset) for v in variables_of(i)}
+        """The variables that decide which pointer of a table leads to an element."""
         self.kept: list[tuple[For, Index]] = []
         self.bounds: list[Cond] = []
         self.ranges: dict[Var, Range] = {}
@@ -185,6 +188,8 @@ class Packing:
 
     def indexes(self, loop: For) -> bool:
         elements = self.elements(loop.body)
+        if elements and loop.var in self.pointed:
+            return True
         return any(loop.var.name in self.columns or loop.var in variables_of(v) for v in elements)
 
     def size(self, s: Stmt) -> Index:
@@ -221,6 +226,9 @@ class Packing:
             return block(*(new for new, _ in parts)), block(*(pack for _, pack in parts))
         if isinstance(s, For):
             return self.loop(s, at)
+        if isinstance(s, PointerLoad) and s.buffer.name in self.operands:  # only packing follows the pointer
+            new, pack = self.derive(s.body, at)
+            return new, replace(s, body=pack)
         if isinstance(s, (If, Let, Alloc, PointerLoad)):
             new, pack = self.derive(s.body, at)
             return replace(s, body=new), pack

@@ -151,7 +151,7 @@ def _in_place(q: Conv, config: Config, target: Machine) -> Config:
     if config.offsets == "sums" or config.flip or (config.threads > 1 and q.rank == 1):
         return config
     tile = tuple((n, min(size, pixels) if n == row else size) for n, size in config.tiles_at("register"))
-    return config.changed(register=tile, realise="mask", order=_by_channels(st, config, target), fetch=())
+    return config.changed(register=tile, realise="mask", order=_by_channels(st, config, target), pack_at=(), fetch=())
 
 
 def _inside(q: Conv) -> list[int]:

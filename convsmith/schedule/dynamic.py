@@ -211,7 +211,7 @@ def _check_config(
     table = config.realise == "indirection"
     along = {row} if has_lanes_along_rows(p, config.threads) and not table else set()
     in_place = isinstance(p, Conv) and is_pointwise(p) and config.realise == "peel"
-    near = {(st.a.name, n) for n in along & {config.lane} if in_place}
+    near = {(st.a.name, n) for n in ({row} if table else along & {config.lane}) if table or in_place}
     several = {name for name, size in config.tiles_at("register") if size > 1}
     tiled = several & loops
     rows = {d.name for d in st.of("m") if d.axis} if config.realise == "mask" else {row}

@@ -2,7 +2,7 @@
 
 The loop is one around the register tile, or the loop over blocks of a reduction whose sums memory keeps. If adjacent
 elements of the packed operand are far apart in the original, tiles are transposed in registers, as kernels transpose
-them that pack before the main one.
+them that pack before the main one. A source that is read through a table of pointers is packed through it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, down_to, innermost, places
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.packed_operands import adjacent_units, is_filled
+from convsmith.schedule.pointers import indirect
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_copies import (
     Tiles,
@@ -68,12 +69,14 @@ def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str)
     """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
     is_copied = has_windows(config) or (config.realise == "pad_copy" and st.constant and not nest.rows)
     copied = {*config.staged("pack"), *((st.a.name,) if is_copied else ())}
-    legal = [v.name for v in st.factors if v.name not in copied and (is_true(v.mask) or is_filled(st, v.name, config))]
+    read = {v.name for v in st.factors if is_true(v.mask) or is_filled(st, v.name, config)}
+    read |= {st.a.name} if indirect(st, config) else set()
+    legal = [v.name for v in st.factors if v.name not in copied and v.name in read]
     if operand not in legal:
         raise ConfigError(
             "pack_at",
-            f"--pack_at={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
-            f"which no element is absent: {', '.join(legal) or 'none here'}",
+            f"--pack_at={operand}+{of}: legal are operands that are neither packed nor copied before, and of which no "
+            f"element is absent, unless a table of pointers leads to a zero: {', '.join(legal) or 'none here'}",
         )
     place = innermost(nest.to_tile, *place_of(of))
     if place is None:
@@ -90,11 +93,12 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
     for operand, of in k.config.staged_at("pack_at"):
         place = near_place(st, k.config, nest, operand, of)
         view = next(v for v in st.factors if v.name == operand)
-        together = [*_merged(k, operand, place)]
+        array = f"{operand}_at" if _is_pointed(k, operand) else operand
+        together = [] if array != operand else [*_merged(k, operand, place)]
         moved, run, tiles = _ways(k, view, place, together)
         prefix = f"{operand}_n." if moved is not None else ""
         units = [x for several in adjacent_units(nest) for x in several]
-        copy = s.pack_near(operand, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
+        copy = s.pack_near(array, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
         for merged in together:
             s.run(share_taps, copy.name, *(f"{prefix}{x.name}" for x in merged))
         order = () if moved is None or k.nest.rows or not run else _order_of_rows(k, view, moved)
@@ -109,13 +113,18 @@ def is_transposed(k: KernelPlan, operand: str) -> bool:
     return _ways(k, view, place, [*_merged(k, operand, place)])[2] is not None
 
 
+def _is_pointed(k: KernelPlan, operand: str) -> bool:
+    """Return whether pointers of a table lead to the elements of ``operand``, which a copy reads one by one."""
+    return operand == k.columns.a.name and indirect(k.columns, k.config)
+
+
 def _ways(
     k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop, ...]]
 ) -> tuple[CopyNest | None, tuple[str, ...], tuple[Tiles, Instruction] | None]:
     """Return the nest that packs an operand, with the loops over adjacent elements that it copies as a vector, or the
     tiles that an instruction transposes; None for a nest whose loops are those of its reader.
     """
-    moved = _moved(k, view, place, together)
+    moved = None if _is_pointed(k, view.name) else _moved(k, view, place, together)
     run = () if moved is None else _run(moved, k.machine, SHORT_RUN if k.nest.rows else LONG_RUN)
     tiles = None if moved is None or run else transposition(moved, k.machine)
     # Vectors along lanes copy adjacent elements as they are read, or along the rows of the original.

@@ -106,19 +106,21 @@ def crossings(facts: SharedFacts, loops: Loops, config: Config) -> float:
 
 def lines_apart(facts: SharedFacts, loops: Loops, config: Config, pixels: int) -> float:
     """Return the cache lines of the source, in vectors, that a step of ``pixels`` reads from the second-level cache,
-    where each channel lies on lines of its own, more of them than the first-level cache keeps.
+    where each channel lies on lines of its own, more of them than the first-level cache keeps, or than its sets keep of
+    the channels that a kernel reads through a table of pointers.
     """
     l1, apart = facts.target.l1, facts.src.get(Var(facts.k), 0) * facts.bytes
     packed = (
         config.staged_at("pack_at")
         or facts.st.a.name in config.staged("pack")
-        or config.realise != "peel"
+        or config.realise not in facts.in_place
         or facts.unit.dot
     )
     if apart < l1.line or packed or not facts.st.constant or loops.kinds[config.lane] != "n":
         return 0.0
     lines = _lines(facts, loops, config, pixels) + 1
-    if facts.sizes[facts.k] * lines * l1.line <= l1.kept:
+    is_kept = config.realise == "peel" or facts.sizes[facts.k] <= l1.lines_kept(apart, facts.target.costs.added_ways)
+    if is_kept and facts.sizes[facts.k] * lines * l1.line <= l1.kept:
         return 0.0
     terms = config.reduce or tuple(loops.of("k"))
     within = prod(facts.sizes.get(n, 1) for n in terms[terms.index(facts.k) :]) / facts.sizes[facts.k]

@@ -30,8 +30,8 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
-from convsmith.statement.statement import Statement
-from convsmith.statement.views import statement
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.views import reads_windows, statement
 from convsmith.tune.candidates import HOPELESS_RATIO
 from convsmith.tune.code_size import operations
 from convsmith.tune.features import cycles
@@ -50,6 +50,11 @@ APART = 784, 3136, 4096
 """Pixels of further calls that compare kernels which read pixels where they are in images whose channels lie apart: of
 common images, where the distance of channels matters more than the last register tile, and so many that lines of all
 channels have one place in a cache.
+"""
+IMAGES = 49, 196, 784, 1024, 2304, 3136, 4096, 12544
+"""Pixels of the calls that compare kernels which read windows through a table where they are, and from a copy of those
+of a tile: of common images. Where the side of an image is a multiple of 16, as in half of them, lines of many channels
+have few places in a cache.
 """
 IMAGE = 400
 """Pixels of a further call, the first one, that compares kernels which read windows in place: 20 rows of 20 pixels, so
@@ -106,7 +111,32 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     ratios = _ratios(rows[0], configs, row)
     near = {prefetching(st, _ordered(rows, c), target): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in rows[1:]]
-    return min(near, key=lambda c: near[c] + sum(each[c] for each in others))
+    best = min(near, key=lambda c: near[c] + sum(each[c] for each in others))
+    if not (is_plain and best.realise == "indirection" and _has_channels_apart(p, st)):
+        return best
+    assert isinstance(p, Conv)
+    padded = [_padded(p, image(p.rank, n)) for n in IMAGES]
+    models = [_ImageModel(call, statement(call, target), target, unit) for call in padded]
+    compared = [best, *(_copying(st, c) for c in near if c.lane == st.n)]
+    by_image = [_ratios(model, compared, row) for model in models]
+    return min(compared, key=lambda c: sum(each[c] for each in by_image))
+
+
+def _has_channels_apart(p: Problem, st: Statement) -> bool:
+    """Return whether windows read the channels of a pixel far apart, as in channels first, and several taps of each."""
+    steps, row = view_steps(st.a), Var(st.of("m")[-1].name)
+    is_apart = steps.get(Var(st.reduce[-1]), 1) > 1 and 0 < steps.get(row, 0) < steps.get(Var(st.reduce[-1]), 1)
+    return isinstance(p, Conv) and reads_windows(p) and prod(p.k) > 1 and is_apart
+
+
+def _copying(st: Statement, config: Config) -> Config:
+    """Return ``config`` with a copy of the terms of the pixels of a register tile, which the tiles of all channels of
+    the result share: channels that lie apart in memory are read once, and then next to each other.
+    """
+    row = st.of("m")[-1].name
+    inner = [n for n in (row, st.n) if n in config.order]
+    outer = [n for n in config.order if n not in inner]
+    return config.changed(order=(*outer, *inner), pack_at=((st.a.name, row),), fetch=())
 
 
 def _near(model: _CallModel, configs: Sequence[Config]) -> Iterator[Config]:
@@ -149,6 +179,14 @@ def _call(p: Problem, pixels: int) -> Problem:
         return replace(p, src=(*p.src[:-2], pixels, p.src[-1]), name=None)
     assert isinstance(p, Conv)
     return _unpadded(p, (*(1,) * (p.rank - 1), pixels))
+
+
+def _padded(p: Conv, coarse: tuple[int, ...]) -> Conv:
+    """Return the problem of a call whose coarse side has these extents, with about equal pads at both ends of a window.
+    """
+    found = _unpadded(p, coarse)
+    pads = tuple((keff - 1) // 2 for keff in p.keff)
+    return at_sizes(p, 1, tuple(max(i - 2 * pad, 1) for i, pad in zip(found.i, pads)), found.o, pads)
 
 
 def _unpadded(p: Conv, coarse: tuple[int, ...]) -> Conv:
@@ -214,6 +252,12 @@ class _CallModel(Model):
         """Return whether groups of one channel lie apart in memory, so that vectors of them would be gathered."""
         channels = self.sizes[self.n] * self.sizes[self.k]
         return bool(self.batch) and channels == 1 and self.src.get(Var(self.batch)) != 1 and not self.classes
+
+
+class _ImageModel(_CallModel):
+    """The model of a call with an image of several rows, whose channels lie apart in memory."""
+
+    in_place = ("peel", "indirection")
 
 
 class _Unfused(Nests):

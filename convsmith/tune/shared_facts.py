@@ -30,6 +30,9 @@ from convsmith.tune.windows import STRIDE, fraction_read
 class SharedFacts:
     """The facts of ``problem`` that all candidates with ``unit`` share; ``along`` are the phases of its pixels."""
 
+    in_place: tuple[str, ...] = ("peel",)
+    """Realisations under which steps read each channel of a pixel where it is."""
+
     def __init__(
         self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, along: tuple[Phase, ...] = ()
     ) -> None:
