@@ -88,7 +88,7 @@ _ZEN = (
     ("memory_part", 40.0), ("memory_run", 30.0), ("weights_near", 16 << 20), ("memory_weight", 0.06),
     ("transform_prefetched", FarRates(24.0, 24.0, 4.0)),
 )  # fmt: skip
-_ZEN3 = (*_ZEN, ("weights_near", 8 << 20), ("memory_weight", 0.09))
+_ZEN3 = (*_ZEN, ("weights_near", 8 << 20), ("memory_weight", 0.09), ("images_far", 8 << 20))
 _ZEN4_BY_BITS = ((512, (
     ("broadcast_pair", 0.75), ("columns", 1.0), ("interleaved", 1.5), ("pack_channels", 0.25), ("transform", 0.7),
 )),)  # fmt: skip
@@ -154,7 +154,10 @@ of 64 and more channels of the result, and 0.97 to 1.1 of those of 24 and 32; Re
 and no more than the memory, 8 to 11 GB/s, to those of 12 MiB. So weights beyond 8 MiB come from memory in each pass,
 and transforms of fewer pixels, which have fewer weights, are chosen more often: of 2,000 drawn problems of f32 on one
 thread, 20 first choices changed, which take 0.93 of the time in the mean, 0.78 at least and 1.21 at most, and five
-layers of 7x7 pixels with 256 to 1,024 channels take 0.68 to 0.84.
+layers of 7x7 pixels with 256 to 1,024 channels take 0.68 to 0.84. Nor does a cache keep images and results beyond 8
+MiB: of 1,000 drawn problems, half of them in batches, 29 first choices changed, which take 0.85 of the time in the
+mean, 0.45 at least and 1.34 at most. The depthwise ones among them, which fetch the pixels of the tile below, take
+0.76.
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a
