@@ -157,7 +157,7 @@ thread, 20 first choices changed, which take 0.93 of the time in the mean, 0.78 
 layers of 7x7 pixels with 256 to 1,024 channels take 0.68 to 0.84. Nor does a cache keep images and results beyond 8
 MiB: of 1,000 drawn problems, half of them in batches, 29 first choices changed, which take 0.85 of the time in the
 mean, 0.45 at least and 1.34 at most. The depthwise ones among them, which fetch the pixels of the tile below, take
-0.76.
+0.79.
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a
