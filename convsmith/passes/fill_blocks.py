@@ -206,7 +206,7 @@ def fill_blocks(kernel: Kernel, buffer: str, lanes: int) -> Kernel:
               dst[i * 4]{4} = acc[0]{4/3}
     """
     writes = _Writes(buffer, lanes, kernel.body)
-    if len(writes.zeros) != 1 or not writes.known or not writes.begin_blocks():
+    if lanes < 1 or len(writes.zeros) != 1 or not writes.known or not writes.begin_blocks():
         return kernel
     (zeros,) = writes.zeros
     further = writes.further(zeros)

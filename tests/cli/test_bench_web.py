@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference
 
 LINE = "mb1ic3ih5oc4kh3ph1"
@@ -134,8 +136,12 @@ def test_results_of_a_library_are_compared(engine: str, tmp_path: Path, monkeypa
 
     skip_without_engine(engine)
     drawn = web.random_arrays
-    # All weights are zero, and so are the results.
-    monkeypatch.setattr(web, "random_arrays", lambda p: {n: x * (n != "wei") for n, x in drawn(p).items()})
+
+    def zeroed(p: Problem, **given: Any) -> dict[str, Any]:
+        """All weights are zero, and so are the results."""
+        return {n: x * (n != "wei") for n, x in drawn(p, **given).items()}
+
+    monkeypatch.setattr(web, "random_arrays", zeroed)
     wrong, right = wrong_and_right(engine, tmp_path)
     assert "onnxruntime-web cannot do" in wrong and "its result differs from the right one: element 0 is" in wrong
     assert "cannot do" not in right and "our time includes copies of source and result" in right

@@ -239,7 +239,7 @@ def test_full_vectors_alone_are_stored_past_the_caches() -> None:
     ("line", "words", "level"),
     [
         ("--stag=axb --dtag=axb mb1ic5ih9oc24oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
-        ("--stag=aBx32b --dtag=aBx32b mb1ic5ih9oc9oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
+        ("--stag=aBx24b --dtag=aBx24b mb1ic5ih9oc9oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
         ("--stag=abx --dtag=abx mb1ic5ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
         ("--stag=axb --dtag=axb mb1ic64ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16 --cache=ic:16", "avx512"),
         ("--stag=axb --dtag=axb g2mb1ic6ih9oc32oh9kh3ph1", "--lane=oc --register=ow:3,oc:16", "avx512"),
