@@ -113,32 +113,35 @@ class _Writes:
                 yield s, times, lanes
 
     def begin_blocks(self, size: int | None = None) -> bool:
-        """Return whether all stores write adjacent lanes that begin at a multiple of ``size``, by default of the lanes
-        of a vector.
+        """Return whether all stores write adjacent lanes that begin at a multiple of ``size``, by default of their own
+        number.
         """
-        return all(_begins(s.index, _written(s, self.lanes), size or self.lanes) for s, _ in self.stores)
+        return all(_begins(s.index, _written(s, self.lanes), size) for s, _ in self.stores)
 
     def further(self, zeros: _Zeros) -> int | None:
         """Return the number of whole vectors of ``zeros`` that follow each vector of the last channels; None unless
         vectors write every zero.
         """
         partial = list(self.partial())
-        missing = {lanes.count - lanes.active for _, _, lanes in partial}
-        if not partial:  # one vector of channels in each block, and one run of zeros
-            size = self.lanes + zeros.lanes
-            alone = sum(times for _, times in self.stores) == zeros.vectors
-            follow = alone and self.begin_blocks(size) and zeros.end_blocks(size)
-            return zeros.lanes // self.lanes if follow and not zeros.lanes % self.lanes else None
-        if len(missing) > 1 or sum(times for _, times, _ in partial) != zeros.vectors:
+        stores = partial or [(s, times, _written(s, self.lanes)) for s, times in self.stores]
+        missing = {lanes.count - lanes.active for _, _, lanes in stores}
+        if len(missing) != 1 or sum(times for _, times, _ in stores) != zeros.vectors:
             return None
-        rest = zeros.lanes - missing.pop()
-        return rest // self.lanes if rest >= 0 and not rest % self.lanes else None
+        count, rest = stores[0][2].count, zeros.lanes - missing.pop()
+        if rest and (rest < 0 or rest % count or any(lanes.count != count for _, _, lanes in stores)):
+            return None
+        size = count + zeros.lanes
+        if not partial and not (self.begin_blocks(size) and zeros.end_blocks(size)):
+            return None  # no lane says where zeros begin: each block has to have one vector and end with one run
+        return rest // count
 
 
-def _begins(index: tuple[Index, ...], lanes: Lanes, size: int) -> bool:
-    """Return whether adjacent ``lanes`` begin at a multiple of ``size``, at any value of the variables."""
+def _begins(index: tuple[Index, ...], lanes: Lanes, size: int | None) -> bool:
+    """Return whether adjacent ``lanes`` begin at a multiple of ``size``, by default of their number, at any value of
+    the variables.
+    """
     multiples = (index[0].const, *(c for _, c in index[0].terms))
-    return lanes.stride == 1 and not lanes.first and not any(n % size for n in multiples)
+    return lanes.stride == 1 and not lanes.first and not any(n % (size or lanes.count) for n in multiples)
 
 
 class _Fill(Rewriter):
@@ -159,7 +162,7 @@ class _Fill(Rewriter):
         if s.buffer is not self.buffer or (self.is_partial and lanes.is_whole):
             return s
         whole = Lanes(lanes.offsets, lanes.count)
-        places = (s.index[0] + self.lanes * (n + 1) for n in range(self.further))
+        places = (s.index[0] + lanes.count * (n + 1) for n in range(self.further))
         zeros = (Store(s.buffer, (place,), self.zeros.store.value, whole) for place in places)
         return block(self._filled(s, lanes, whole), *zeros)
 

@@ -197,6 +197,7 @@ RESULTS = [
     ("--dir=BWD_D --stag=axb --dtag=axb mb1ic32ih7oc9oh7kh3ph1", "--lane=ic --register=iw:3,ic:16"),
     ("--matmul 9x7:7x32", "--lane=n --register=m:4,n:16"),
     ("--dir=FWD_B --stag=aBx16b --dtag=aBx16b mb2ic20ih7oc27oh7kh3ph1", "--lane=oc --register=ow:2,oc:16"),
+    ("--stag=aBx32b --dtag=aBx32b mb1ic5ih9oc9oh9kh3ph1", "--lane=oc --register=ow:3,oc:16"),
 ]  # fmt: skip
 
 

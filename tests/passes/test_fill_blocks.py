@@ -108,6 +108,19 @@ def test_these_are_left(kernel: Kernel) -> None:
     assert fill_blocks(kernel, "d", 4) is kernel
 
 
+def test_vectors_of_zeros_have_the_lanes_of_the_vector_before_them() -> None:
+    kernel = parse_kernel("""kernel k(a: f32[64], d: f32[64])
+  for i in 0 .. 4:
+    d[i * 16]{8/7} = a[i * 16]{8}
+  for pad0 in 0 .. 4:
+    for pad1 in 7 .. 16:
+      d[pad0 * 16 + pad1] = 0.0
+""")
+    made = fill_blocks(kernel, "d", 4)
+    assert "pad0" not in str(made) and "d[i * 16 + 8]{8} = 0.0" in str(made)
+    assert_same_results(kernel, made)
+
+
 def test_padding_is_zero_whatever_the_source_holds() -> None:
     """Products of packed zeros and of values that are not finite are no zeros."""
     kernel = cs.compile("--stag=aBx16b --dtag=aBx16b mb1ic16ih5oc24oh5kh1ph0", threads=1, target="avx512")
