@@ -113,8 +113,9 @@ def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth:
     width = tile * -(-tiles // (-(-blocks // config.threads) * config.threads))
     all_terms, panel, source = loops.extents[terms], tile * model.bytes, model.st.a.name
     depth = _whole_lines(all_terms, max(1, min(depth, block // (width * model.bytes))), model)
-    if size := _rows_of_source(config, model, loops, terms):
-        depth = panel_depth(all_terms, panel, model.target)
+    near = panel_depth(all_terms, panel, model.target)
+    if size := _rows_of_source(config, model, loops, near) if near < all_terms else 0:
+        depth = near
         config = config.changed(fetch=tuple(n for n in config.staged("fetch") if n != source))
     depth = spread_depth(all_terms, depth, panel, width // tile, model.target.l2)
     (row, *_), place = running(loops, "m"), terms if depth < all_terms else lane
@@ -124,16 +125,16 @@ def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth:
     return config.changed(cache=cache, pack_at=copies)
 
 
-def _rows_of_source(config: Config, model: Model, loops: Loops, terms: str) -> int:
+def _rows_of_source(config: Config, model: Model, loops: Loops, depth: int) -> int:
     """Return the rows of the source of which blocks are copied, if many tiles of columns read one of several
-    second-level caches, whose lines are late because each run of a row ends with a part of the terms; 0 if not.
+    second-level caches, whose lines are late because each run of a row ends with a part of ``depth`` terms; 0 if
+    not.
     """
     st, (row, *others), target = model.st, running(loops, "m"), model.target
     passes = -(-loops.extents[config.lane] // config.size(config.lane))
     is_far = st.a.bytes > FAR_SOURCE * target.l2.bytes and passes >= MIN_PASSES
     in_rows = not others and model.src.get(Var(model.k)) == 1
-    depth = panel_depth(loops.extents[terms], config.size(config.lane) * model.bytes, target)
-    if not (is_far and in_rows and depth < loops.extents[terms] and outpaces_lines(st, config, target, LATE)):
+    if not (is_far and in_rows and outpaces_lines(st, config, target, LATE)):
         return 0
     _, size = copied_rows(loops.extents[row], depth * model.bytes, config.size(row), target)
     return size if size < loops.extents[row] else 0

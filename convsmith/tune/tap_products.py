@@ -74,7 +74,7 @@ def _row(st: Statement, target: Machine) -> Instruction | None:
     if not is_depthwise or len(axes) < 2 or len(st.reduce) != 3 or view_steps(st.a).get(Var(g.name)) != 1:
         return None
     taps = st.extents[st.reduce[-2]]
-    known = (x for x in target.vector_rows(st.a.factor, st.b.factor, st.acc))
+    known = target.vector_rows(st.a.factor, st.b.factor, st.acc)
     return next((x for x in known if x.terms // 2 < taps <= x.terms and not g.size % x.lanes), None)
 
 
