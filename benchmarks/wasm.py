@@ -31,7 +31,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.suites import suite
 
 TARGETS = ("wasm32+relaxed", "wasm32")
-OF_BYTES = "wasm32+dot_u8"
+OF_BYTES = "wasm32+dot_u8,wasm32+pairs_u8"
 ROUNDS = 15
 BYTES = " in bytes"
 """The end of the name of a quantised network."""

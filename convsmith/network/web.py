@@ -1,15 +1,16 @@
 """`export_web`: a network as modules of WebAssembly, with a module of JavaScript that loads and runs them.
 
 A module has one memory, in which everything has a fixed address: the stacks, weights, the workspace, inputs, outputs.
-Its only function, `run`, has no parameters. Where the machine has alternatives, there is a module for each of them;
-where kernels have several threads, each of these has a variant whose memory threads share, and one for a single thread.
-An engine loads the first module whose products it computes; all read the same weights.
+Its only function, `run`, has no parameters. Where a machine has alternatives, there is a module for each of them, and
+these read the same weights; where kernels have several threads, each has a variant whose memory threads share, and one
+for a single thread. Programs for several levels have weights of their own. An engine loads the first module whose
+products it computes, and its weights.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, product
 from typing import NamedTuple
@@ -39,13 +40,15 @@ from convsmith.network.web_texts import (
 )
 from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
 
-__all__ = ["WEIGHTS_PLACES", "export_web"]
+__all__ = ["WEIGHTS_PLACES", "check_web_levels", "export_web"]
 
 WEIGHTS_PLACES = ("beside", "inside")
 """Places of weights: a file of their own, or data of each module."""
 _RUN = "run"
-_TITLES = {"dot-s8": ".signed", "simd128": ".plain"}
-"""Parts of the names of files for alternatives of a machine, by the last feature that these need."""
+_TITLES = {
+    "dot-u8": ".dot", "dot-s8": ".signed", "pairs-u8": ".pairs", "relaxed-simd": ".relaxed", "simd128": ".plain",
+}  # fmt: skip
+"""Parts of the names of files behind the first, by the last feature that their machine needs."""
 _PARALLEL = "convsmith_parallel"
 """The function that a module whose memory threads share imports: it runs the parts of a kernel."""
 _STACK = PAGE_BYTES
@@ -66,45 +69,73 @@ class _Module(NamedTuple):
     pages: int
 
 
+def check_web_levels(machines: Sequence[Machine]) -> None:
+    """Raise UsageError for a level that is given twice, and for one that all engines run before others."""
+    names = [machine.name for machine in machines]
+    if len({*names}) < len(names):
+        raise UsageError(f"levels {', '.join(names)}; legal is each level once", code="bad-target")
+    for machine in machines[:-1]:
+        if machine.alternative is None:
+            raise UsageError(
+                f"levels {', '.join(names)}; legal is {machine.name} as the last, because all engines run it",
+                code="bad-target",
+            )
+
+
 def export_web(
-    program: NetworkProgram, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array],
+    programs: Sequence[NetworkProgram], directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array],
     weights: str = WEIGHTS_PLACES[0],
 ) -> ExportedNetwork:  # fmt: skip
-    """Write the modules of `program` to `directory`, which is created: code, loader, declarations, package, test.
+    """Write the modules of the `programs` of a graph, each for another level, the best first, to `directory`, which is
+    created: code, loader, declarations, package, test.
 
     `weights` is one of `WEIGHTS_PLACES`. The test compares results with `samples`, the outputs for the inputs that it
-    makes. UsageError if a word is not legal, or the directory cannot be written.
+    makes. UsageError if a word is not legal, or the directory cannot be written, and what `check_web_levels` raises.
     """
     if weights not in WEIGHTS_PLACES:
         raise UsageError(
             f"weights {weights!r} is not legal; legal are {choices(weights, WEIGHTS_PLACES)}", code="bad-option"
         )
-    own, target = check_name(name), program.target
-    layout = _layout(program)
-    first, *others = _with_alternatives(target)
-    machines = {"": first, **{_TITLES[x.needs[-1]]: x for x in others}}
-    sharing = (True, False) if program.threads > 1 else (False,)
+    check_web_levels([program.target for program in programs])
+    own, first = check_name(name), programs[0]
+    layout = _layout(programs)
+    sharing = (True, False) if first.threads > 1 else (False,)
     modules, contents = [], {}
-    for is_shared, (title, machine) in product(sharing, machines.items()):
+    for is_shared, (program, machine) in product(sharing, _versions(programs)):
+        title = _title(machine, first.target)
         made = _module(program, machine, layout, weights == "inside", is_shared)
         file = f"{own}{title}{'.threads' * is_shared}.wasm"
         contents[file] = made.code
+        held = ""
+        if weights == "beside" and program.weights.size:
+            held = f"{own}{_title(program.target, first.target)}.weights"
+            contents[held] = program.weights.tobytes()
         needs = machine if machine.alternative is not None else None
-        modules.append(WebModule(file, needs, made.pages if is_shared else 0))
-    is_beside = weights == "beside" and bool(program.weights.size)
-    if is_beside:
-        contents[f"{own}.weights"] = program.weights.tobytes()
-    places = dict(zip([x.name for x in (*program.inputs, *program.outputs)], layout.areas[TENSORS:]))
-    network = WebNetwork(
-        own, program, places, layout.areas[0], tuple(modules), f"{own}.weights" if is_beside else "", _STACK
-    )
+        modules.append(WebModule(file, needs, made.pages if is_shared else 0, held))
+    sizes = {module.weights: len(contents[module.weights]) for module in modules if module.weights}
+    places = dict(zip([x.name for x in (*first.inputs, *first.outputs)], layout.areas[TENSORS:]))
+    network = WebNetwork(own, first, places, layout.areas[0], tuple(modules), sizes, _STACK)
     texts = {
         f"{own}.js": module_text(network), f"{own}.d.ts": declarations_text(network), **threads_texts(network),
         "package.json": package_text(network), f"{own}.test.mjs": test_text(network, samples),
     }  # fmt: skip
     contents |= {file: text.encode() for file, text in texts.items()}
     paths = write_files(directory, contents)
-    return ExportedNetwork(own, paths[0].parent, paths[0].parent / f"{own}.js", paths[0], paths, program.workspace)
+    workspace = max(program.workspace for program in programs)
+    return ExportedNetwork(own, paths[0].parent, paths[0].parent / f"{own}.js", paths[0], paths, workspace)
+
+
+def _versions(programs: Sequence[NetworkProgram]) -> Iterator[tuple[NetworkProgram, Machine]]:
+    """Yield programs with the machines that run them, the best first. What every engine runs is of the last program."""
+    for program in programs:
+        for machine in _with_alternatives(program.target):
+            if machine.alternative is not None or program is programs[-1]:
+                yield program, machine
+
+
+def _title(machine: Machine, first: Machine) -> str:
+    """Return the part of the names of files for a machine; empty for the first."""
+    return "" if machine is first else _TITLES[machine.needs[-1]]
 
 
 def _with_alternatives(target: Machine) -> Iterator[Machine]:
@@ -115,15 +146,16 @@ def _with_alternatives(target: Machine) -> Iterator[Machine]:
         machine = machine.alternative
 
 
-def _layout(program: NetworkProgram) -> _Layout:
-    """Return the addresses: kernels form addresses before an image, by its padding, which must not be negative. Bytes
-    as many as the largest array has lie before all images.
+def _layout(programs: Sequence[NetworkProgram]) -> _Layout:
+    """Return the addresses, which are those of all programs: kernels form addresses before an image, by its padding,
+    which must not be negative. Bytes as many as the largest array has lie before all images.
     """
-    tensors = [_nbytes(x) for x in (*program.inputs, *program.outputs)]
-    sizes = (program.weights.size, program.workspace, *tensors)
-    largest = max((t.nbytes for k in program.kernels for t in k.work.tensors), default=0)
-    stacks = _STACK * program.threads
-    start = max(stacks, stacks + largest - program.weights.size)
+    tensors = [_nbytes(x) for x in (*programs[0].inputs, *programs[0].outputs)]
+    held, workspace = (max(sizes) for sizes in zip(*((x.weights.size, x.workspace) for x in programs)))
+    largest = max((t.nbytes for x in programs for k in x.kernels for t in k.work.tensors), default=0)
+    stacks = _STACK * programs[0].threads
+    start = max(stacks, stacks + largest - held)
+    sizes = (held, workspace, *tensors)
     starts = tuple(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=_rounded(start)))
     return _Layout(starts[:-1], starts[-1])
 

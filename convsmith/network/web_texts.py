@@ -44,19 +44,22 @@ function decoded(bits, fraction, exponent) {
 
 
 class WebModule(NamedTuple):
-    """A module: its file, the machine whose instructions an engine must have (None for those of every engine), and the
-    pages of the memory that its threads share (0 if one thread runs it).
+    """A module: its file, the machine whose instructions an engine must have (None for those of every engine), the
+    pages of the memory that its threads share (0 if one thread runs it), and the file of its weights (empty if it holds
+    them).
     """
 
     file: str
     needs: Machine | None
     pages: int
+    weights: str
 
 
 @record(frozen=True)
 class WebNetwork:
-    """A network in WebAssembly: the addresses of inputs and outputs by name, the address of the weights, the modules in
-    the order of preference, the file of the weights (empty if modules hold them), and the bytes of a thread's stack.
+    """A network in WebAssembly: its first program, whose inputs and outputs are those of all, the addresses of inputs
+    and outputs by name, the address of the weights, the modules in the order of preference, the sizes of files of
+    weights, and the bytes of a thread's stack.
     """
 
     name: str
@@ -64,7 +67,7 @@ class WebNetwork:
     places: Mapping[str, int]
     place_of_weights: int
     modules: tuple[WebModule, ...]
-    weights: str
+    weights: Mapping[str, int]
     stack: int
 
     @property
@@ -89,13 +92,13 @@ def module_text(own: WebNetwork) -> str:
     modules = [
         {"file": m.file} | ({"probe": probes[id(m.needs)]} if m.needs is not None else {})
         | ({"pages": m.pages} if m.pages else {})
+        | ({"weights": {"file": m.weights, "size": own.weights[m.weights]}} if m.weights else {})
         for m in own.modules
     ]  # fmt: skip
-    weights = {"file": own.weights, "place": own.place_of_weights, "size": int(program.weights.size)}
     threads = {"count": program.threads, "stack": own.stack}
     return _filled(_template("web_module.txt"), {
         "about": _about(program), "name": own.name, "modules": json.dumps(modules),
-        "weights": json.dumps(weights if own.weights else None),
+        "weights": json.dumps(own.place_of_weights),
         "import": f'import {{ Team }} from "./{own.name}.threads.js";\n' if own.is_shared else "",
         "threads": json.dumps(threads if own.is_shared else None), "team": "Team" if own.is_shared else "undefined",
         "inputs": _tensors(program.inputs), "outputs": _tensors(program.outputs), "places": json.dumps(own.places),
@@ -207,7 +210,7 @@ export declare function load(options?: LoadOptions): Promise<Network>;
 def package_text(own: WebNetwork) -> str:
     """Return the description of the package, as npm takes it."""
     files = [f"{own.name}.js", f"{own.name}.d.ts", *threads_texts(own), *(m.file for m in own.modules)]
-    files += [own.weights] if own.weights else []
+    files += [*own.weights]
     content = {
         "name": own.name.replace("_", "-").lower(), "version": "0.1.0", "private": True, "type": "module",
         "description": f"The network {_title(own.program)} in WebAssembly",

@@ -125,8 +125,8 @@ def export_for(
     weights: str | None = None,
 ) -> ExportedNetwork:  # fmt: skip
     """Write a graph to `directory` for the machine that `target` names: as a function of C, or as modules of
-    WebAssembly with their `weights` beside or inside them. Several levels of x86-64 with commas between, the best
-    first, become one library, whose function chooses among them at its first call.
+    WebAssembly with their `weights` beside or inside them. Several levels with commas between, the best first, become
+    one library of x86-64, whose function chooses among them at its first call, or modules that an engine chooses among.
 
     The example compares its results with those of the kernels of this machine. Where this machine does not run code for
     the target, an emulator packs the weights. UsageError for an unknown target, and for a place of weights where they
@@ -137,25 +137,27 @@ def export_for(
         from convsmith.exporter.target import export_machine
         from convsmith.network.export import export_program
         from convsmith.network.levels import check_levels, export_levels
-        from convsmith.network.web import WEIGHTS_PLACES, export_web
+        from convsmith.network.web import WEIGHTS_PLACES, check_web_levels, export_web
 
-    if "," in target and weights is None:
-        machines = [export_machine(one) for one in target.split(",")]
+    machines = [export_machine(one) for one in target.split(",")]
+    if all(m.device is None and llvm_bind.makes_modules(m.triple) for m in machines):
+        check_web_levels(machines)
+        samples = _samples(graph)
+        programs = [program_of(graph, threads or 1, machine) for machine in machines]
+        return export_web(programs, directory, name, samples, weights or WEIGHTS_PLACES[0])
+    if len(machines) > 1:
         check_levels(machines)
-        programs = [program_of(graph, thread_count(threads), one) for one in machines]
-        return export_levels(programs, directory, name, _samples(graph))
-    machine = export_machine(target)
+    machine = machines[0]
     if machine.device is not None:
         raise UnsupportedError(f"a network for {machine.name}; available are CPUs and WebAssembly", code="target")
-    makes_modules = llvm_bind.makes_modules(machine.triple)
-    if weights is not None and not makes_modules:
+    if weights is not None:
         raise UsageError(
             f"weights {weights}: in a library of C for {machine.name} they are always inside", code="bad-option"
         )
+    if len(machines) > 1:
+        programs = [program_of(graph, thread_count(threads), one) for one in machines]
+        return export_levels(programs, directory, name, _samples(graph))
     samples = _samples(graph)
-    if makes_modules:
-        program = program_of(graph, threads or 1, machine)
-        return export_web(program, directory, name, samples, weights or WEIGHTS_PLACES[0])
     program = program_of(graph, thread_count(threads), machine)
     return export_program(program, directory, name, samples)
 

@@ -75,14 +75,23 @@ def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_
     run(tool("node"), "--test", folder / "net.test.mjs")
 
 
-@pytest.mark.parametrize("level, titles", [(DOTS, ("", ".signed", ".plain")), (PAIRS, ("", ".plain"))])
-def test_modules_of_all_alternatives_compute_the_same(level: str, titles: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "levels, titles, weights",
+    [
+        (DOTS, ("", ".signed", ".plain"), [""]), (PAIRS, ("", ".plain"), [""]),
+        (f"{DOTS},{PAIRS}", ("", ".signed", ".pairs", ".plain"), ["", ".pairs"]),
+    ],
+)  # fmt: skip
+def test_modules_of_all_engines_compute_the_same(
+    levels: str, titles: tuple[str, ...], weights: list[str], tmp_path: Path
+) -> None:  # fmt: skip
     """Bytes are equal whatever an engine multiplies them with, and it loads a module whose products it computes, as
-    the last module does.
+    the last module does. Modules of several levels have weights of their own.
     """
-    folder = exported(exact_net("u8"), tmp_path, level)
+    folder = exported(exact_net("u8"), tmp_path, levels)
     files = [f"net{title}.wasm" for title in titles]
     assert {path.name for path in folder.glob("*.wasm")} == {*files}
+    assert {path.name for path in folder.glob("*.weights")} == {f"net{title}.weights" for title in weights}
     run(tool("node"), "--test", folder / "net.test.mjs")
     script = """
     import { setFlagsFromString } from "node:v8";
@@ -99,6 +108,15 @@ def test_modules_of_all_alternatives_compute_the_same(level: str, titles: tuple[
     chosen, *results = node(folder, script.replace("FILES", json.dumps(files)))
     assert chosen in files and results[files.index(chosen)] == results[-1]
     assert any(len({*y.values()}) > 4 for y in results[-1].values()), "the test would not notice faults"
+
+
+@pytest.mark.parametrize(
+    "levels, legal",
+    [(f"{DOTS},{DOTS}", "legal is each level once"), (f"wasm32,{DOTS}", "legal is wasm32 as the last")],
+)
+def test_levels_that_no_engine_would_choose(levels: str, legal: str, tmp_path: Path) -> None:
+    with pytest.raises(cs.UsageError, match=legal):
+        export_for(read_graph(exact_net("u8").SerializeToString()), tmp_path, "net", levels)
 
 
 def test_an_engine_without_the_instructions_packs_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
