@@ -224,7 +224,7 @@ def _session(model: Any, x: Any, threads: int) -> Call:
 
 
 def _training(name: str, batch: int) -> tuple[dict[str, Call], Row]:
-    """Return a call of forward and backward of a network by eager torch, and by our operators in their place."""
+    """Return a call of a step of gradient descent of a network by eager torch, and by our operators in their place."""
     import torch
     from torch import nn
     from torch_networks import network
@@ -232,10 +232,12 @@ def _training(name: str, batch: int) -> tuple[dict[str, Call], Row]:
     import convsmith.torch as ct
 
     def step(model: nn.Module, x: Any) -> Call:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
         def run() -> object:
-            model.zero_grad()
-            loss = model(x).square().mean()
-            return loss.backward()
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            return optimizer.step()
 
         return run
 

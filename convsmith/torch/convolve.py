@@ -21,17 +21,20 @@ from convsmith.torch.calls import TensorForm, TensorKernel, conv_problem, gradie
 from convsmith.torch.layouts import check_memory, in_order, is_dense, prefers_last
 from convsmith.torch.weights import KeptTensors
 
-__all__ = ["check_shapes", "convolve", "deconvolve", "front_of", "result_last", "weight_gradients"]
+__all__ = [
+    "Prepared", "TensorKey", "check_shapes", "convolve", "deconvolve", "front_of", "gradient_of_weights", "prepared",
+    "result_last", "run", "shared_device", "weight_gradients",
+]  # fmt: skip
 
 _KEPT = KeptTensors(1 << 30)
 """Packed weights of earlier calls, with copies of the plain weights: at most 1 GiB."""
 
 
-_Key: TypeAlias = tuple[Ints, Ints, torch.dtype]
+TensorKey: TypeAlias = tuple[Ints, Ints, torch.dtype]
 """The fields of a `TensorForm` as a tuple, which is a cheaper key."""
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """A kernel, and for each tensor the memory order into which a call copies it; None if it is read in place."""
 
     kernel: TensorKernel
@@ -43,22 +46,22 @@ class _Prepared(NamedTuple):
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
     """Return the convolution of dense or strided tensors on one device."""
-    prepared = _prepared(
-        _shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
+    found = prepared(
+        shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         options, None, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
-    return _run(prepared, x, w, bias)
+    return run(found, x, w, bias)
 
 
 def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: ConvWindow) -> Tensor:
     """Return the transposed convolution of spatial shape `sizes`: the gradient of the source of a convolution."""
-    prepared = _prepared(
-        _shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
+    found = prepared(
+        shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         window, sizes, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
-    result = _run(prepared, x, w, bias)
+    result = run(found, x, w, bias)
     if result.shape[2:] == sizes:
         return result
     # No element of the source reaches the end of the result, which holds only the bias.
@@ -76,8 +79,8 @@ def weight_gradients(
     bias, which is empty if it is not requested.
     """
     check_memory((("input", x), ("gradient", grad)))
-    made, reached, x_last, grad_last = _gradient(
-        _shared_device(x, grad, None), (x.shape, x.stride(), x.dtype), (grad.shape, grad.stride(), grad.dtype),
+    made, reached, x_last, grad_last = gradient_of_weights(
+        shared_device(x, grad, None), (x.shape, x.stride(), x.dtype), (grad.shape, grad.stride(), grad.dtype),
         (kernel, last), window, with_bias, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     x = front_of(x.detach(), reached)
@@ -89,9 +92,9 @@ def weight_gradients(
 
 
 @lru_cache(KEPT_KERNELS)
-def _gradient(
-    device: torch.device, x: _Key, grad: _Key, weights: tuple[Ints, bool], window: ConvWindow, with_bias: bool,
-    threads: int, _: object,
+def gradient_of_weights(
+    device: torch.device, x: TensorKey, grad: TensorKey, weights: tuple[Ints, bool], window: ConvWindow,
+    with_bias: bool, threads: int, _: object,
 ) -> tuple[TensorKernel, Ints, bool, bool]:
     """Return the kernel of a gradient of weights, the spatial shape of the source that taps reach, and the memory
     orders of source and gradient.
@@ -135,7 +138,7 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
     return tensor
 
 
-def _shared_device(x: Tensor, other: Tensor, bias: Tensor | None) -> torch.device:
+def shared_device(x: Tensor, other: Tensor, bias: Tensor | None) -> torch.device:
     """Return the device of the tensors of a call. UsageError if they are on several devices."""
     device = devices.device_of(x)
     if devices.device_of(other) != device or (bias is not None and devices.device_of(bias) != device):
@@ -143,27 +146,27 @@ def _shared_device(x: Tensor, other: Tensor, bias: Tensor | None) -> torch.devic
     return device
 
 
-def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+def run(found: Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """Return the result of a prepared kernel on tensors of its shapes and strides. UsageError if a tensor has no
     memory.
     """
-    kernel = prepared.kernel
+    kernel = found.kernel
     if not (x.data_ptr() and w.data_ptr() and (bias is None or bias.data_ptr())):
         check_memory((("input", x), ("weight", w), ("bias", bias)))
-    if prepared.copies:
-        x = x if prepared.x is None else in_order(x.detach(), prepared.x)
-        w = w if prepared.w is None else in_order(w.detach(), prepared.w)
+    if found.copies:
+        x = x if found.x is None else in_order(x.detach(), found.x)
+        w = w if found.w is None else in_order(w.detach(), found.w)
         bias = bias if bias is None else bias.detach().contiguous()
-    if prepared.keeps and (packed := _KEPT.packed(kernel, w, bias)) is not None:
+    if found.keeps and (packed := _KEPT.packed(kernel, w, bias)) is not None:
         return kernel.call_packed(x, packed, bias)
     return kernel(x, w) if bias is None else kernel(x, w, bias)
 
 
 @lru_cache(KEPT_KERNELS)
-def _prepared(
-    device: torch.device, x_key: _Key, w_key: _Key, bias_key: _Key | None, options: ConvOptions | ConvWindow,
-    sizes: Ints | None, threads: int, _: object,
-) -> _Prepared:  # fmt: skip
+def prepared(
+    device: torch.device, x_key: TensorKey, w_key: TensorKey, bias_key: TensorKey | None,
+    options: ConvOptions | ConvWindow, sizes: Ints | None, threads: int, _: object,
+) -> Prepared:  # fmt: skip
     """Return the kernel of a convolution, transposed if the result has `sizes`, and the copies that its tensors need.
     """
     x, w, bias = TensorForm(*x_key), TensorForm(*w_key), None if bias_key is None else TensorForm(*bias_key)
@@ -174,4 +177,4 @@ def _prepared(
     strided = bias is not None and bias.shape[0] > 1 and bias.strides != (1,)
     # A copy of the weights would be a new tensor in each call.
     keeps = kernel.packs and of_w is None and not devices.is_gpu(device)
-    return _Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)
+    return Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)

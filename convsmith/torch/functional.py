@@ -1,8 +1,8 @@
 """`conv1d`, `conv2d`, `conv3d` and their transposes, with the arguments of `torch.nn.functional`, on convsmith's
 kernels for the CPU and for a GPU of CUDA.
 
-A call is an operator of `torch.library`. If torch need not see the call, because no gradient is recorded and nothing
-traces or transforms it, the kernel runs directly, which saves several microseconds.
+A call is an operator of `torch.library`. If torch need not see the call, because nothing traces or transforms it, the
+kernel runs directly, which saves several microseconds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from convsmith.torch import operators
 from convsmith.torch.calls import type_name
 from convsmith.torch.convolve import convolve
 from convsmith.torch.devices import check_devices
+from convsmith.torch.steps import recorded_conv
 from convsmith.torch.visibility import bypass_on, has_tangent, is_recorded, is_unseen
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
@@ -85,9 +86,9 @@ def conv_transpose3d(
 
 
 def _conv(rank: int, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
-    if is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2 and not is_recorded(x, w, bias):
+    if is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2:
         try:
-            return convolve(x, w, bias, options)
+            return (recorded_conv if is_recorded(x, w, bias) else convolve)(x, w, bias, options)
         except TypeError:  # a list cannot be a key
             pass
     whole = _checked(rank, x, w, bias)

@@ -25,7 +25,7 @@ from convsmith.torch.convolve import check_shapes, convolve, deconvolve, front_o
 from convsmith.torch.layouts import dense_strides, prefers_last
 from convsmith.torch.visibility import is_recorded, is_unseen
 
-__all__ = ["conv", "conv_transpose", "weight_gradient"]
+__all__ = ["conv", "conv_gradients", "conv_transpose", "weight_gradient"]
 
 _library: Any = torch.library.Library("convsmith", "DEF")  # type: ignore[no-untyped-call]
 _KEYS = ("CPU", "CUDA")
@@ -131,6 +131,23 @@ def _weight_gradient_shape(
 
 
 # -- autograd
+def conv_gradients(
+    saved: Sequence[Tensor], grad: Tensor, due: Sequence[bool], options: Sequence[Any]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return those of the gradients of source, weights and bias that are `due`, from the `saved` source and weights and
+    the gradient of the result of a convolution.
+    """
+    x, w = saved
+    of_x = of_w = of_bias = None
+    if due[0]:
+        of_x = conv_transpose(grad, w, None, x.shape[2:], *options)
+    if due[1]:
+        of_w, of_bias = weight_gradient(x, grad, w.shape[2:], due[2], _is_last(w), *options)
+    elif due[2]:
+        of_bias = _sum(grad)
+    return of_x, of_w, of_bias if due[2] else None
+
+
 class _RecordedConv(Function):
     """A convolution that autograd records."""
 
@@ -143,16 +160,7 @@ class _RecordedConv(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradients of source, weights and bias."""
-        x, w = ctx.saved_tensors
-        due, options = ctx.needs_input_grad, ctx.options
-        of_x = of_w = of_bias = None
-        if due[0]:
-            of_x = conv_transpose(grad, w, None, x.shape[2:], *options)
-        if due[1]:
-            of_w, of_bias = weight_gradient(x, grad, w.shape[2:], due[2], _is_last(w), *options)
-        elif due[2]:
-            of_bias = _sum(grad)
-        return of_x, of_w, of_bias if due[2] else None, *[None] * len(options)
+        return *conv_gradients(ctx.saved_tensors, grad, ctx.needs_input_grad, ctx.options), *[None] * len(ctx.options)
 
 
 class _RecordedConvTranspose(Function):

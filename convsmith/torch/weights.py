@@ -3,6 +3,8 @@
 The second call with a tensor of weights packs it, and keeps the packed weights and a copy of the tensor's bytes. A
 later call compares all bytes of the tensor with the copy, and packs anew if one differs, so no write to the tensor can
 be missed. Torch counts most writes to a tensor (its version); if the count has changed, the bytes are not compared.
+
+Weights that change before a call takes what was packed, as in training, wait for twice as many calls the next time.
 """
 
 from __future__ import annotations
@@ -20,17 +22,23 @@ from convsmith.torch.calls import TensorKernel
 __all__ = ["KeptTensors"]
 
 _Key = tuple[int, str]
+_LONGEST_WAIT = 64
+"""Maximum number of calls after which unchanged weights are packed."""
 
 
 class _Weights(NamedTuple):
-    """A tensor of weights at the time of a call; after the second call, its packed form and a copy of its memory."""
+    """A tensor of weights since its last change, which `calls` later calls had; after `wait` calls, its packed form and
+    a copy of its memory.
+    """
 
     tensor: weakref.ref[Tensor]
     version: int
     address: int
-    packed: Packed | None
-    copy: Tensor | None
-    copied_to: int
+    wait: int = 1
+    calls: int = 0
+    packed: Packed | None = None
+    copy: Tensor | None = None
+    copied_to: int = 0
 
     @property
     def bytes(self) -> int:
@@ -59,14 +67,30 @@ class KeptTensors:
         key = (id(weights), kernel.signature)
         known, address = self._entries.get(key), weights.data_ptr()
         version = -1 if weights.is_inference() else weights._version
-        if known is not None and known.tensor() is weights and known.version == version and known.address == address:
-            if known.packed is None:
-                return self._pack(key, known, kernel, weights, bias)
-            if same_bytes(address, known.copied_to, weights.nbytes):
-                return known.packed
+        is_known, wait = known is not None and known.tensor() is weights, 1
+        if known is not None and is_known:
+            if (known.version, known.address) == (version, address):
+                if known.packed is None:
+                    return self._waited(key, known, kernel, weights, bias)
+                if same_bytes(address, known.copied_to, weights.nbytes):
+                    if known.calls <= known.wait:
+                        self._entries[key] = known._replace(calls=known.wait + 1)
+                    return known.packed
+            if known.calls <= known.wait:
+                wait = known.wait if known.packed is None else min(2 * known.wait, _LONGEST_WAIT)
         self._entries.pop(key, None)  # entries are ordered by age
-        tensor = weakref.ref(weights, lambda _: self._forget(key))
-        self._entries[key] = _Weights(tensor, version, address, None, None, 0)
+        tensor = known.tensor if known is not None and is_known else weakref.ref(weights, lambda _: self._forget(key))
+        self._entries[key] = _Weights(tensor, version, address, wait)
+        return None
+
+    def _waited(
+        self, key: _Key, known: _Weights, kernel: TensorKernel, weights: Tensor, bias: Tensor | None
+    ) -> Packed | None:
+        """Return the weights packed if that many calls have had the same; otherwise None, and count the call."""
+        known = known._replace(calls=known.calls + 1)
+        if known.calls >= known.wait:
+            return self._pack(key, known, kernel, weights, bias)
+        self._entries[key] = known
         return None
 
     def _pack(

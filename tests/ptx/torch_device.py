@@ -14,7 +14,7 @@ from convsmith.frontend import numpy_api
 from convsmith.machine.nvidia import host
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
-from convsmith.torch import calls, convolve, devices
+from convsmith.torch import calls, convolve, devices, steps
 from ptx.driver import InterpretedDriver
 
 __all__ = ["GPU", "STREAM", "TensorDriver", "pretend"]
@@ -54,6 +54,6 @@ def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Ten
     monkeypatch.setattr(devices, "stream_on", lambda _: STREAM)
     monkeypatch.setattr(devices, "check_not_capturing", lambda _: None)
     monkeypatch.setattr(devices, "finish", lambda _: None)
-    for kept in (numpy_api._kernel, calls._made, convolve._prepared, convolve._gradient):
+    for kept in (numpy_api._kernel, calls._made, convolve.prepared, convolve.gradient_of_weights, steps._step):
         kept.cache_clear()  # their kernels are loaded by another driver
     return driver
