@@ -1,4 +1,4 @@
-"""Convolutions that autograd records: a `Step` has the kernel of a convolution and those of its gradients.
+"""Convolutions that autograd records: a `ConvStep` has the kernel of a convolution and those of its gradients.
 
 Between two kernels, code and data of Python leave the caches, where a line takes several times as long as in a loop. So
 what depends only on shapes, strides and types is found in the first call with them, for all three kernels, and a later
@@ -38,7 +38,7 @@ def recorded_conv(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOption
     return result
 
 
-class Step:
+class ConvStep:
     """The kernels of a convolution of tensors with given forms, and of its gradients, which are made when they are due.
     """
 
@@ -118,15 +118,15 @@ class Step:
 def _step(
     device: torch.device, x: TensorKey, w: TensorKey, bias: TensorKey | None, options: ConvOptions, threads: int,
     _: object,
-) -> Step:  # fmt: skip
-    return Step(device, x, w, bias, options, threads)
+) -> ConvStep:  # fmt: skip
+    return ConvStep(device, x, w, bias, options, threads)
 
 
 class _RecordedStep(Function):
-    """A convolution of a `Step` that autograd records."""
+    """A convolution of a `ConvStep` that autograd records."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, step: Step) -> Any:
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, step: ConvStep) -> Any:
         ctx.save_for_backward(x, w)
         ctx.step = step
         return run(step.forward, x, w, bias)
@@ -134,7 +134,7 @@ class _RecordedStep(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradients of source, weights and bias."""
-        step: Step = ctx.step
+        step: ConvStep = ctx.step
         x, w = ctx.saved_tensors
         if step.serves(x, w, grad):
             return *step.gradients(x, w, grad, ctx.needs_input_grad), None
