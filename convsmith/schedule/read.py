@@ -259,7 +259,9 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if present := restricted(config):
         s.run(restrict, tuple(x for x in nest.reduce if x.of in present))
     cut = _cut_short(st, nest) if nest.along_k and peels(k) else set()
-    tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
+    held = {x.of for x in nest.register}
+    # The end of a block without a register tile, and the taps of its rows, are bounds of loops, also at borders.
+    tiled = (x for x in nest.around if (x.is_tiled and x.of in held) or x in nest.classes or x in cut)
     vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
     _cut_pieces(s, k, written)
     drained: tuple[Loop, ...] = nest.vectors if written else ()
