@@ -71,6 +71,9 @@ class FilteredAxis:
 
     All ``taps`` are in ``groups`` of r, of which the last may have absent taps. With several groups, r is m: group g of
     a tile filters the pixels that group 0 of tile ``t + g`` does, so that both share the transformed pixels.
+
+    Where taps are dilated, the pixels of a tile are as far apart as its taps: they have one remainder by the number of
+    ``phases``, and `phase` is the axis of these remainders.
     """
 
     letter: str
@@ -89,6 +92,7 @@ class FilteredAxis:
     pad: int | None = None
     groups: int = 1
     taps: int = 1
+    phases: int = 1
 
     @property
     def pixels(self) -> int:
@@ -102,8 +106,8 @@ class FilteredAxis:
 
     @property
     def tiles(self) -> int:
-        """Tiles of the result."""
-        return -(-self.outputs // self.m)
+        """Tiles of the result, of a phase."""
+        return tiles_of(self.outputs, self.m, self.phases)
 
     @property
     def blocks(self) -> int:
@@ -139,8 +143,23 @@ class FilteredAxis:
 
     @property
     def first(self) -> Index:
-        """The first input of the current tile."""
+        """The number of the current tile."""
         return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
+
+    @property
+    def phase(self) -> FilteredAxis | None:
+        """The axis of the phases of dilated taps, under F(1, 1); None for dense ones."""
+        return plain_axis(f"p{self.letter}", f"p{self.letter}", self.phases, self.phases) if self.phases > 1 else None
+
+    @property
+    def offset(self) -> Index:
+        """The phase of the current tile."""
+        return as_index(0) if self.phase is None else self.phase.first
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all tiles of all blocks are within the result."""
+        return self.outputs % (self.m * self.block * self.phases) == 0
 
     @property
     def read(self) -> int:
@@ -164,6 +183,25 @@ class FilteredAxis:
     def first_written(self) -> Index:
         """The first pixel of the result that a block covers."""
         return Var(f"b{self.letter}") * (self.block * self.m)
+
+
+def plain_axis(letter: str, pixel: str, size: int, block: int) -> FilteredAxis:
+    """Return an axis under F(1, 1), the identity, with ``block`` of its pixels in a block."""
+    return FilteredAxis(letter, pixel, "", 1, 1, 1, 0, 1, 1, False, size, size, block)
+
+
+def tiles_of(outputs: int, m: int, phases: int) -> int:
+    """Return the tiles of m pixels of the result, of each phase."""
+    return -(-outputs // (m * phases))
+
+
+def dilations(direct: Statement) -> dict[str, int]:
+    """Return the distances of the taps along the pixel loops of a direct statement whose taps are dilated."""
+    taps = {d.axis: d for d in direct.of("k") if d.axis and d.size > 1}
+    steps = [dict(coord.terms) for coord in direct.a.coords[2:]]
+    pixels = [d for d in direct.of("m") if d.axis]
+    found = {p.name: abs(own.get(Var(taps[p.axis].name), 1)) for p, own in zip(pixels, steps) if p.axis in taps}
+    return {name: distance for name, distance in found.items() if distance > 1}
 
 
 def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int]) -> tuple[FilteredAxis, ...]:
@@ -198,15 +236,16 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
         if tap.size == 1:
             dilation = 1
         m = sizes.get(pixel.name, 1 if pad is None else step)
-        if steps or step < 1 or (m > 1 and abs(dilation) != 1):
+        if steps or step < 1 or (m > 1 and abs(dilation) != 1 and step > 1):
             raise refuse(
-                f"axis {letter} has a dilation, or a stride by data with one tap; legal with a tile of several pixels "
-                "are dense taps"
+                f"axis {letter} has a dilation with a stride, or a stride by data with one tap; legal with a tile of "
+                "several pixels are dense taps, or stride 1"
             )
+        spread = abs(dilation) if m > 1 else 1
         if pad is not None and m % step:
             raise refuse(f"{pixel.name}:{m} is no multiple of {step}, the stride by data along axis {letter}")
         of_class, groups, taps_of_group = m if pad is None else m // step, 1, tap.size
-        if len(pixels) == 1 and step == dilation == 1 and pad is None and 1 < m < tap.size and _is_long(m, tap.size):
+        if len(pixels) == 1 and step == 1 <= dilation and pad is None and 1 < m < tap.size and _is_long(m, tap.size):
             groups, taps_of_group = -(-tap.size // m), m
         if of_class > 1 and (points := points_of(of_class, taps_of_group, step)) > len(POINTS):
             raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
@@ -217,13 +256,13 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
             )
         if pad is None:
             start = coord.const + min(0, dilation) * (tap.size - 1)
-            size = step * m
+            size = step * m * spread
         else:
             start, size = first_input(tap.size, step, pad), m // step
         axes.append(
             FilteredAxis(
                 letter, pixel.name, tap.name, m, taps_of_group, step, start, size, abs(dilation), dilation < 0, inputs,
-                pixel.size, -(-pixel.size // m), pad, groups, tap.size,
+                pixel.size, tiles_of(pixel.size, m, spread), pad, groups, tap.size, spread,
             )
         )  # fmt: skip
     return tuple(axes)

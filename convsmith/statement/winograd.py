@@ -2,9 +2,10 @@
 
 Along each axis, F(m, r) computes a tile of m pixels of the result from (m - 1) * stride + r pixels of the source
 (`arith/winograd.py`). In a gradient of the source or a deconvolution with a stride, the pixels of the result in one
-residue class are a convolution with stride 1 and a part of the taps, with its own F(m, r). With all axes
-nested, a tile has the product of the frequencies of all axes. Each block of tiles
-runs three nests, between which arrays of the block stay in the cache::
+residue class are a convolution with stride 1 and a part of the taps, with its own F(m, r). Where taps are dilated,
+pixels as far apart as the taps are a convolution with dense taps, and a block has tiles of each such phase. With all
+axes nested, a tile has the product of the frequencies of all axes. Each block of tiles runs three nests, between which
+arrays of the block stay in the cache::
 
     src_w[f, tile, ic] = B^T of the source's pixels, zero where they are absent
     prod[f, tile, oc]  = sum over ic of src_w[f, tile, ic] * wei_w[f, ic, oc]
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import frexp, prod
 
+from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -31,10 +33,11 @@ from convsmith.ir.stmt import Alloc, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
 from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.layout import Layout
+from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.epilogue import Buffers, Epilogue
-from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes
+from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes, plain_axis
 from convsmith.statement.naive import naive, zero_lanes
 from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.tile_transform import TileTransform, loop_nest
@@ -68,7 +71,12 @@ class Winograd:
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
-        """The axes along which a block has tiles: images, and the axes of the filter."""
+        """The axes along which a block has tiles: images, and the axes of the filter, each with its phases."""
+        return (self.images, *(x for axis in self.axes for x in (axis, axis.phase) if x is not None))
+
+    @property
+    def placed(self) -> tuple[FilteredAxis, ...]:
+        """The axes along which a pixel has a place: images, and the axes of the filter."""
         return (self.images, *self.axes)
 
     @property
@@ -80,9 +88,9 @@ class Winograd:
         """Return the program with the given ``sizes`` of a block: tiles along a pixel loop (by default all) and images
         (by default one). ConfigError if another loop is named.
         """
-        check_names("block", sizes, [x.pixel for x in self.tiled])
+        check_names("block", sizes, [x.pixel for x in self.placed])
         images, *axes = (
-            replace(x, block=min(sizes.get(x.pixel, 1 if x is self.images else x.tiles), x.tiles)) for x in self.tiled
+            replace(x, block=min(sizes.get(x.pixel, 1 if x is self.images else x.tiles), x.tiles)) for x in self.placed
         )  # fmt: skip
         return replace(self, images=images, axes=tuple(axes))
 
@@ -200,8 +208,8 @@ class Winograd:
         """
         last, in_rows = self.axes[-1], len(self.axes) > 1
         ends = (
-            ("s", self.direct.a, [x.read for x in self.tiled], in_rows and last.read == last.inputs),
-            ("d", self.direct.c, [x.written for x in self.tiled], in_rows and last.written == last.outputs),
+            ("s", self.direct.a, [x.read for x in self.placed], in_rows and last.read == last.inputs),
+            ("d", self.direct.c, [x.written for x in self.placed], in_rows and last.written == last.outputs),
         )
         return tuple(
             ChannelCopy.of(end, dtype(view.dtype), extents, self.width, end == "s", are_whole)
@@ -218,16 +226,16 @@ class Winograd:
         transform = self._transform("s", result.shape[-1], result.dtype)
         ends = self._ends("s")
         copy = next((copy for copy in self.copies if copy.reads), None)
-        first = [x.first_read for x in self.tiled]
+        first = [x.first_read for x in self.placed]
 
         def element(image: Index, channel: Index, place: Sequence[Index]) -> Value:
             point = {**self.first_group, Var(k.name): channel, Var(self.images.pixel): image}
             return Load(source, (*(substitute(c, point) for c in view.coords[:2]), *place), None)
 
         def read(channel: Index, at: Sequence[Index]) -> Value:
-            place = [x.first * x.step + i * x.dilation + x.start for x, i in zip(self.axes, at)]
+            place = [x.first * x.step + x.offset + i * x.dilation + x.start for x, i in zip(self.axes, at)]
             image = self.images.first
-            inside = conj(c for x, i in zip(self.tiled, (image, *place)) for c in (i >= 0, i < x.inputs))
+            inside = conj(c for x, i in zip(self.placed, (image, *place)) for c in (i >= 0, i < x.inputs))
             value = element(image, channel, place)
             if copy is not None:
                 index = [i - start for i, start in zip((image, *place), first)]
@@ -265,14 +273,17 @@ class Winograd:
 
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
             inner = (as_index(0), *at)
-            place = {Var(x.pixel): substitute(x.first, ends) * x.m + i for x, i in zip(self.tiled, inner)}
+            place = {
+                Var(x.pixel): substitute((x.first * x.m + i) * x.phases + x.offset, ends)
+                for x, i in zip(self.placed, inner)
+            }
             point = {**place, **self.first_group, Var(n.name): channel}
             element = _Finished(point, here, value).expr(final)
             store = Store(result, tuple(substitute(c, point) for c in direct.c.coords), element)
             if copy is not None:
-                index = [i - x.first_written for x, i in zip(self.tiled, place.values())]
+                index = [i - x.first_written for x, i in zip(self.placed, place.values())]
                 store = Store(copy.buffer, (*index, channel - transform.first), element)
-            inside = conj(i < x.outputs for x, i in zip(self.tiled, place.values()) if x.outputs % (x.m * x.block))
+            inside = conj(i < x.outputs for x, i in zip(self.placed, place.values()) if not x.are_whole)
             return store if is_true(inside) else If(inside, store)
 
         body = transform.body(read, write)
@@ -280,12 +291,12 @@ class Winograd:
             return self._of_tiles("d", transform.nest(body))
 
         def move(at: Sequence[Index], channel: Index) -> Stmt:
-            point = {Var(x.pixel): x.first_written + i for x, i in zip(self.tiled, at)}
+            point = {Var(x.pixel): x.first_written + i for x, i in zip(self.placed, at)}
             point |= {**self.first_group, Var(n.name): transform.first + channel}
             index = tuple(substitute(c, point) for c in direct.c.coords)
             return Store(result, index, Load(copy.buffer, (*at, channel), None))
 
-        there = [minimum(as_index(x.written), x.outputs - x.first_written) for x in self.tiled]
+        there = [minimum(as_index(x.written), x.outputs - x.first_written) for x in self.placed]
         written_out = copy.nest(there, transform.left, move)
         return transform.nest(Alloc(copy.buffer, block(self._of_tiles("d", body), written_out)))
 
@@ -361,5 +372,16 @@ def winograd(
     """
     axes = filtered_axes(problem, direct, sizes)
     images = next(d for d in direct.of("m") if d.sort == "images")
-    of_images = FilteredAxis(images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, 1)
-    return Winograd(problem, direct, axes, of_images, width, line, spread)
+    made = Winograd(problem, direct, axes, plain_axis(images.name, images.name, images.size, 1), width, line, spread)
+    if dilated := [x.pixel for x in axes if x.phases > 1]:
+        if made.copies:
+            raise ConfigError(
+                "winograd", f"{problem}: channels are strided, and a transform copies adjacent pixels of them; legal "
+                "with dilated taps are layouts whose channels are contiguous",
+            )  # fmt: skip
+        if len(made.tiled) + 2 > MAX_DIMS:  # frequencies and channels
+            raise ConfigError(
+                "winograd", f"{problem}: taps are dilated along {' and '.join(dilated)}, and arrays have {MAX_DIMS} "
+                "dims at most; legal with them are tiles of one axis of a convolution in one or two dims",
+            )  # fmt: skip
+    return made

@@ -24,6 +24,7 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
 from convsmith.schedule.winograd import product_config, transposition, winograd_of
 from convsmith.statement.channel_copies import ChannelCopy
+from convsmith.statement.filtered_axis import dilations, tiles_of
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
@@ -134,26 +135,31 @@ def _tilings(
     images = next(d for d in st.of("m") if d.sort == "images")
     strides = {name: phase.stride for name, phase in phases(st).items()}
     whole = {d.name: strides.get(d.name, 1) for d in st.of("m") if d.axis}
+    apart = {d.name: distance for d in pixels if (distance := dilations(st).get(d.name)) and d.name not in strides}
     for m in counts:
         sizes = {d.name: m * whole[d.name] for d in pixels}
-        tiles = {d.name: -(-d.size // sizes.get(d.name, whole[d.name])) for d in st.of("m") if d.axis}
-        yield tuple(sizes.items()), _blocks(images, tiles, threads)
+        tiles = {
+            d.name: tiles_of(d.size, sizes.get(d.name, whole[d.name]), apart.get(d.name, 1))
+            for d in st.of("m") if d.axis
+        }  # fmt: skip
+        yield tuple(sizes.items()), _blocks(images, tiles, prod(apart.values()), threads)
 
 
-def _blocks(images: Dim, tiles: dict[str, int], threads: int) -> Iterator[tuple[Sizes, bool]]:
+def _blocks(images: Dim, tiles: dict[str, int], phases: int, threads: int) -> Iterator[tuple[Sizes, bool]]:
     """Yield blocks of about each number of tiles in `BLOCKS`, the block of all ``tiles`` of an image, and its part for
-    each of several ``threads``, with whether it is only for these.
+    each of several ``threads``, with whether it is only for these. Tiles of all ``phases`` of dilated taps are in a
+    block.
 
     Outer axes are divided first; blocks that hold a whole image hold several if there are more ``images``.
     """
     found: dict[Sizes, bool] = {(): False}
     every = {images.name: images.size, **tiles}
     names = list(every)
-    shares = (-(-prod(tiles.values()) // threads),) if images.size % threads else ()
+    shares = (-(-prod(tiles.values()) * phases // threads),) if images.size % threads else ()
     for most in (*BLOCKS, *shares):
         block: list[tuple[str, int]] = []
         for n, name in enumerate(names):
-            inner = prod(every[x] for x in names[n + 1 :])
+            inner = prod(every[x] for x in names[n + 1 :]) * phases
             part = min(every[name], -(-most // inner))
             part = -(-every[name] // -(-every[name] // part))
             if part != (1 if name == images.name else every[name]):

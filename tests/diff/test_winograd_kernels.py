@@ -71,6 +71,16 @@ EXACT = [
     ("--deconv --stag=axb --dtag=axb mb1ic18iw6oc17ow17kw2sw3", "--lane=oc --register=oc:16,tw:2 --winograd=ow:6"),
     ("--dir=BWD_D --stag=axb --dtag=axb mb1ic18ih9iw23oc17oh9ow8kh3kw7sh1sw3ph1pw2",
      "--lane=ic --register=ic:16,tw:2 --winograd=ih:2"),
+    ("--dir=FWD_B --attr-post-ops=sum+relu --stag=axb --dtag=axb mb2ic17iw50oc20ow47kw3pw1dw2",
+     "--lane=oc --register=oc:16,tpw:2 --winograd=ow:2"),
+    ("--stag=axb --dtag=axb g2mb1ic34iw61oc36ow61kw3pw4dw3",
+     "--lane=oc --fuse=tw+tpw --register=oc:16,tw_tpw:3 --winograd=ow:2 --block=ow:3"),
+    ("--stag=axb --dtag=axb mb3ic16iw40oc16ow40kw7pw9dw2",
+     "--lane=oc --fuse=tw+tpw --register=oc:16,tw_tpw:3 --order=f,oc,tw_tpw --winograd=ow:4 --block=ow:2"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb1ic17iw30oc20kw3pw2dw1",
+     "--lane=ic --fuse=tw+tpw --register=ic:16,tw_tpw:2 --winograd=iw:2"),
+    ("--stag=aBx16b --dtag=aBx16b mb1ic20ih9iw20oc24oh9ow20kh3kw3ph1pw2dh0dw1",
+     "--lane=oc --register=oc:16,tpw:2 --winograd=oh:2,ow:2 --block=oh:2,ow:2"),
 ]  # fmt: skip
 
 
@@ -183,8 +193,10 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
 @pytest.mark.parametrize(
     ("line", "words", "text"),
     [
-        ("mb1ic8ih8oc8oh6kh3ph1dh1", "--winograd=oh:2,ow:2", "axis h has a dilation, or a stride by data with one tap"),
-        ("--dir=BWD_D mb1ic8ih8oc8kh1sh2", "--winograd=ih:2,iw:2", "has a dilation, or a stride by data with one tap"),
+        ("mb1ic8ih9oc8oh4kh3sh2ph1dh1", "--winograd=oh:2,ow:2", "axis h has a dilation with a stride, or a stride by"),
+        ("--dir=BWD_D mb1ic8ih8oc8kh1sh2", "--winograd=ih:2,iw:2", "or a stride by data with one tap; legal with a"),
+        ("mb1ic8ih8oc8oh6kh3ph1dh1", "--winograd=oh:2", "channels are strided, and a transform copies adjacent pixels"),
+        ("--stag=axb --dtag=axb mb1ic16ih8oc16oh6kh3ph1dh1", "--winograd=oh:2,ow:2", "dilated along oh and ow,"),
         ("--dir=BWD_D mb1ic8ih8oc8kh3ph1sh2", "--winograd=ih:3,iw:2", "ih:3 is no multiple of 2, the stride by data"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:12", r"F\(12, 3\) needs 13 points; there are 11"),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=ic:2", "--winograd=ic:2: legal are oh, ow, and at least 1"),

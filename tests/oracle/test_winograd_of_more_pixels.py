@@ -30,6 +30,11 @@ CASES = {
     "ten-in-groups-of-three": ("mb1ic2iw9oc3ow9kw10pw5", "--winograd=ow:3"),
     "eleven-in-groups-of-two-and-blocks": ("--stag=axb mb2ic3iw11oc4ow9kw11pw4", "--winograd=ow:2 --block=ow:3"),
     "nine-in-whole-groups-of-channels": ("g2mb1ic4iw13oc6ow5kw9", "--winograd=ow:3 --block=ow:1"),
+    "two-of-three-dilated": ("--stag=axb --dtag=axb mb2ic3iw19oc4ow17kw3pw2dw2", "--winograd=ow:2 --block=ow:1"),
+    "eleven-in-groups-of-three-dilated": ("--stag=axb --dtag=axb mb1ic3iw24oc4ow22kw11pw9dw1", "--winograd=ow:3"),
+    "two-of-three-by-data-dilated": (
+        "--dir=BWD_D --stag=axb --dtag=axb mb1ic4iw13oc3kw3pw2dw1", "--winograd=iw:2 --block=iw:1"
+    ),
 }
 
 

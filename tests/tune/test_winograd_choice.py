@@ -32,6 +32,8 @@ LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
         (f"--dir=BWD_D {LAYER}", {"ih": 4, "iw": 4}),
         ("--stag=aBx16b --dtag=aBx16b mb1ic256ih14oc256kh3ph1", {"oh": 4, "ow": 4}),
         ("--stag=axb --dtag=axb mb1ic64ih1iw400oc64oh1ow400kh1kw3pw1", {"ow": 4}),
+        ("--stag=axb --dtag=axb mb1ic64iw512oc64kw7pw9dw2", {"ow": 4}),
+        ("--stag=abx --dtag=abx mb1ic64iw512oc64kw7pw9dw2", {}),
         (f"--accuracy=strict {LAYER}", {}),
         ("--stag=abx --dtag=abx mb1ic64ih28oc64kh3ph1", {"oh": 4, "ow": 4}),
         ("--stag=abx --dtag=abx mb1ic384ih13oc256kh3ph1", {"oh": 4, "ow": 4}),
