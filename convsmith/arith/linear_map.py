@@ -36,6 +36,11 @@ class LinearCode:
         """The number of additions and multiply-adds; a first term with another factor than 1 is a multiplication."""
         return sum(len(terms) - any(c == 1 for c, _ in terms) for terms in self.steps)
 
+    @cached_property
+    def largest(self) -> float:
+        """Upper bound of the magnitudes of all values for inputs of magnitude 1."""
+        return max(self.magnitudes([1.0] * self.inputs))
+
     def magnitudes(self, inputs: Sequence[float]) -> list[float]:
         """Return upper bounds of the magnitudes of all values, given upper bounds of the magnitudes of the ``inputs``.
         """

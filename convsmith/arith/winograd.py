@@ -50,6 +50,18 @@ class Filtering(NamedTuple):
     input: Matrix
 
 
+def whole_scale(made: Filtering) -> int:
+    """Return the least power of two that makes whole numbers of the weights' matrix; ValueError if another number is
+    needed, or if another matrix has fractions.
+    """
+    if any(x.denominator > 1 for rows in (made.output, made.input) for row in rows for x in row):
+        raise ValueError("pixels are multiplied by fractions")
+    scale = math.lcm(*(x.denominator for row in made.weights for x in row))
+    if scale & (scale - 1):
+        raise ValueError(f"sums are divided by {scale}, which is no power of two")
+    return scale
+
+
 def points_of(m: int, r: int, stride: int = 1) -> int:
     """Return the number of points besides infinity that F(m, r) with ``stride`` needs for its longest phase."""
     return m + -(-r // stride) - 2

@@ -115,6 +115,7 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
     """Return the row of an intrinsic that sums pairs of products of 16-bit words; packing widens s8 weights, and loads
     widen bytes of the source, unless these are ``copied``: then a copy of the source has words. The row whose bytes
     are loaded comes before the other one, since kernels for weights beyond a limit have the first row of their types.
+    If ``byte`` is s16, both factors are words in memory, as transforms write them.
 
     The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a second instruction
     adds, from a temporary register. CPUs on which it does not add take several cycles to widen bytes to a vector of
@@ -122,16 +123,18 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
     that no byte moves to another 16 bytes of the vector.
     """
     words, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
-    steps = [] if copied else [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
-    a = "{a}" if copied else "{0}"
+    are_words = copied or byte == "s16"
+    steps = [] if are_words else [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
+    a = "{a}" if are_words else "{0}"
     steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + [f'{words} {a}, {words} {{b}}'])})")
     if not adds:
         steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
     declare = f"declare {sums} @{intrinsic}({', '.join([sums] * adds + [words] * 2)})"
-    types = ("s16" if copied else byte, "s16", "s32")
+    types = ("s16" if are_words else byte, "s16", "s32")
     row = dot(f"{mnemonic}_{variant}", lanes, 2, types, "\n".join(steps), declare, needs, mnemonic)
-    row = replace(row, widens="s8", copied=byte if copied else "", temporaries=0 if adds else 1)
-    return row if adds or copied or 4 * lanes <= _SHUFFLED else _with_pair(row, byte, intrinsic)
+    widens = "" if byte == "s16" else "s8"
+    row = replace(row, widens=widens, copied=byte if copied else "", temporaries=0 if adds else 1)
+    return row if adds or are_words or 4 * lanes <= _SHUFFLED else _with_pair(row, byte, intrinsic)
 
 
 def _with_pair(row: Instruction, byte: str, intrinsic: str) -> Instruction:

@@ -119,7 +119,7 @@ class Conv(Problem):
 
     @property
     def has_transforms(self) -> bool:
-        return self.acc == "f32" and not self.half_sums and not self.dir.startswith("BWD_W")
+        return self.acc in ("f32", "s32") and not self.half_sums and not self.dir.startswith("BWD_W")
 
     @property
     def keff(self) -> tuple[int, ...]:

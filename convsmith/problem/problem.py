@@ -272,7 +272,7 @@ class Problem(ABC):
 
     @property
     def has_transforms(self) -> bool:
-        """Whether `accuracy` admits transforms: with sums in f32, except for gradients of the weights."""
+        """Whether `accuracy` admits transforms: with sums in f32 or s32, except for gradients of the weights."""
         return False
 
     @property

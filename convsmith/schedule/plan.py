@@ -191,7 +191,7 @@ class Plan:
                     yield name, None
                 if k.nest.unit.limit:
                     yield name, float(k.nest.unit.limit)
-                if transform is not None:
+                if transform is not None and not transform.is_integer:
                     yield name, transform.limit
 
     def _weights(self) -> Iterator[tuple[KernelPlan, list[str], Winograd | None]]:

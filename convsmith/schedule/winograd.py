@@ -29,11 +29,11 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.lower import pick_transpositions
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.channel_copies import ChannelCopy
+from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.filtered_axis import ERROR
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.statement.winograd import WEIGHTS, Winograd, winograd
+from convsmith.statement.winograd import WEIGHTS, WORD, Winograd, winograd
 
 PIECES = 4
 """Maximum number of pieces of a transform's loop over tiles: the pieces at the borders of an image, and the interior.
@@ -82,11 +82,13 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
                     "winograd", f"{config}: the pixels of {direct.c.name} are in blocks, and a transform stores the "
                     "pixels of a tile with one distance between them; legal are blocks of channels",
                 )  # fmt: skip
-            acc = dtype(direct.acc)
-            width, line = machine.width(acc), machine.l1.line // acc.bytes
+            sums = machine.width(dtype(direct.acc))
+            wide = machine.lanes(dtype(WORD).bits)
+            is_wide = direct.acc == "s32" and all(has_vectors_of_channels(x, wide) for x in (direct.a, direct.c))
+            factors = wide if is_wide else sums
             spread = UNITS if machine.vectors.scalable else 1
             whole = known[key] = winograd(
-                problem, direct, dict(config.tiles_at("winograd")), width, line, spread
+                problem, direct, dict(config.tiles_at("winograd")), (factors, sums), machine.l1.line, spread
             )
         made = known[*key, config.tiles_at("block")] = whole.in_blocks(dict(config.tiles_at("block")))
     return made
@@ -130,7 +132,7 @@ class _Transforms:
         for copy, row in rows:
             s.run(transpose, copy.loops, tile_shape(row)[:2])
         if rows:
-            pick_transpositions(s, made.width, machine)
+            pick_transpositions(s, rows[0][0].width, machine)
 
     def vectorise(self, s: Schedule) -> None:
         """Vectorise the channels in the transforms of the source and of the result, and test each border of an image
@@ -138,7 +140,7 @@ class _Transforms:
         """
         for end in ("s", "d"):
             for name in self.made.lanes(end):
-                s.run(vectorise, name, self.made.width, False)
+                s.run(vectorise, name, self.made.width(end), False)
         s.run(share_guards)
 
     def scale(self, s: Schedule) -> None:
@@ -165,7 +167,7 @@ def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
 
 def weights_steps(made: Winograd) -> tuple[Step, ...]:
     """Return the rewrites of the kernel that transforms weights."""
-    vectors = (Step(vectorise, name, made.width, False) for name in made.lanes("g"))
+    vectors = (Step(vectorise, name, made.width("g"), False) for name in made.lanes("g"))
     return (
         Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
         Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from convsmith.arith.winograd import (
     points_of,
     transposed_error_ratio,
     transposed_filtering,
+    whole_scale,
 )
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
@@ -26,6 +28,8 @@ from convsmith.statement.statement import Statement
 
 FACTORS = ("f32", "bf16", "f16")
 """Types of factors that are transformed in f32."""
+BYTES = ("u8", "s8")
+"""Types of factors that are transformed in s16."""
 ERROR = 4.0
 """Maximum expected error, relative to the direct statement, of a transform that `--accuracy=relaxed` admits."""
 REACH = 32
@@ -44,17 +48,19 @@ class FilteringCodes(NamedTuple):
 
 
 @lru_cache
-def _matrices(m: int, r: int, stride: int, pad: int | None, flipped: bool) -> Filtering:
+def _matrices(m: int, r: int, stride: int, pad: int | None, flipped: bool, scale: int) -> Filtering:
     if pad is not None:
-        return transposed_filtering(m, r, stride, pad)
-    made = filtering(m, r, stride)
-    return made._replace(weights=tuple(row[::-1] for row in made.weights)) if flipped else made
+        made = transposed_filtering(m, r, stride, pad)
+    else:
+        made = filtering(m, r, stride)
+        made = made._replace(weights=tuple(row[::-1] for row in made.weights)) if flipped else made
+    return made if scale == 1 else made._replace(weights=tuple(tuple(scale * x for x in row) for row in made.weights))
 
 
 @lru_cache
-def _codes(m: int, r: int, stride: int, pad: int | None, flipped: bool) -> FilteringCodes:
+def _codes(m: int, r: int, stride: int, pad: int | None, flipped: bool, scale: int) -> FilteringCodes:
     """Return the codes of an axis, by numbers: to hash a matrix of fractions takes longer than to rank a config."""
-    matrices = _matrices(m, r, stride, pad, flipped)
+    matrices = _matrices(m, r, stride, pad, flipped, scale)
     output, weights, source = map(linear_code, matrices)
     return FilteringCodes(output, weights, source, growth(matrices))
 
@@ -70,7 +76,8 @@ class FilteredAxis:
     correlation is transposed: a pixel of the source meets every pixel of the result that ``stride`` divides.
 
     All ``taps`` are in ``groups`` of r, of which the last may have absent taps. With several groups, r is m: group g of
-    a tile filters the pixels that group 0 of tile ``t + g`` does, so that both share the transformed pixels.
+    a tile filters the pixels that group 0 of tile ``t + g`` does, so that both share the transformed pixels. The
+    weights' matrix is multiplied by ``scale``, which makes whole numbers of it.
 
     Where taps are dilated, the pixels of a tile are as far apart as its taps: they have one remainder by the number of
     ``phases``, and `phase` is the axis of these remainders.
@@ -93,6 +100,7 @@ class FilteredAxis:
     groups: int = 1
     taps: int = 1
     phases: int = 1
+    scale: int = 1
 
     @property
     def pixels(self) -> int:
@@ -117,12 +125,12 @@ class FilteredAxis:
     @property
     def matrices(self) -> Filtering:
         """The matrices of F(m, r); taps in the order of the source's pixels."""
-        return _matrices(self.m, self.r, self.stride, self.pad, self.flipped)
+        return _matrices(self.m, self.r, self.stride, self.pad, self.flipped, self.scale)
 
     @property
     def codes(self) -> FilteringCodes:
         """Straight-line code of the matrices."""
-        return _codes(self.m, self.r, self.stride, self.pad, self.flipped)
+        return _codes(self.m, self.r, self.stride, self.pad, self.flipped, self.scale)
 
     @property
     def error(self) -> float:
@@ -219,8 +227,9 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
     pixels = {d.axis: d for d in direct.of("m") if d.axis}
     taps = {d.axis: d for d in direct.of("k") if d.axis}
     kinds = (direct.a.dtype, direct.b.dtype, direct.acc)
-    if not {*kinds[:2]} <= {*FACTORS} or direct.acc != "f32":
-        raise refuse(f"transforms are in f32; products of {':'.join(kinds)} have none")
+    factors = {"f32": FACTORS, "s32": BYTES}.get(direct.acc, ())
+    if not {*kinds[:2]} <= {*factors}:
+        raise refuse(f"transforms are in f32, or in s16 for bytes; products of {':'.join(kinds)} have none")
     if not direct.constant or not pixels or pixels.keys() != taps.keys() or direct.sizes:
         raise refuse(f"legal are convolutions forward and by data, of constant sizes, not {problem}")
     check_names("winograd", sizes, [d.name for d in pixels.values()])
@@ -265,6 +274,11 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
                 pixel.size, tiles_of(pixel.size, m, spread), pad, groups, tap.size, spread,
             )
         )  # fmt: skip
+    if direct.acc == "s32":
+        try:
+            return tuple(replace(x, scale=whole_scale(x.matrices)) for x in axes)
+        except ValueError as error:
+            raise refuse(f"{error}; legal for bytes are tiles of 2 pixels at 3 taps, for one") from None
     return tuple(axes)
 
 

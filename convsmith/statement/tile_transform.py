@@ -110,12 +110,15 @@ def _sum(terms: Sequence[tuple[float, Value]], type_: DType) -> Value:
         return const(type_, 0)
     start = next((n for n, (c, _) in enumerate(terms) if c == 1), 0)
     c, first = terms[start]
-    total = first if c == 1 else Unary("neg", first) if c == -1 else Binary("mul", first, const(type_, c))
+    is_negated = c == -1 and type_.kind == "float"
+    total = first if c == 1 else Unary("neg", first) if is_negated else Binary("mul", first, const(type_, c))
     for n, (factor, value) in enumerate(terms):
         if n == start:
             continue
         if abs(factor) == 1:
             total = Binary("add" if factor == 1 else "sub", total, value)
+        elif type_.kind != "float":
+            total = Binary("add", total, Binary("mul", value, const(type_, factor)))
         else:
             total = Fma(const(type_, factor), value, total)
     return total

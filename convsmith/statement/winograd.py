@@ -12,7 +12,8 @@ arrays of the block stay in the cache::
     dst[oc, pixels of the tile] = epilogue of A^T prod
 
 `wei_w` is G of the weights, computed when they are packed. Sources of 16 bits are converted to f32 as they are
-transformed. The transforms process the channels of all groups as one dim; each group has its own product. A transform
+transformed. Bytes are transformed exactly, in s16, with a multiple of G that has whole numbers: the sums in s32 are
+divided by this multiple, a power of two, after A^T. The transforms process the channels of all groups as one dim; each group has its own product. A transform
 of several axes takes one axis after the other. In layouts whose channels are strided, a transform processes one group
 of channels at a time through a copy in which the channels are contiguous (`statement/channel_copies.py`).
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import frexp, prod
+from math import frexp, inf, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
@@ -31,12 +32,13 @@ from convsmith.ir.index import Index, Var, as_index, conj, is_true, minimum, tru
 from convsmith.ir.rewrite import Rewriter, Substitute, substitute
 from convsmith.ir.stmt import Alloc, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
-from convsmith.ir.value import Cast, Load, Select, Value, const, dtype_of
+from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import MAX_DIMS
+from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
-from convsmith.statement.epilogue import Buffers, Epilogue
+from convsmith.statement.epilogue import Buffers, Epilogue, differs_by_channel, source_point
 from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes, plain_axis
 from convsmith.statement.naive import naive, zero_lanes
 from convsmith.statement.statement import Dim, Statement, View
@@ -46,6 +48,10 @@ SOURCE, WEIGHTS, PRODUCTS = "src_w", "wei_w", "prod"
 """The transformed source, the transformed weights, and their products."""
 FREQUENCY = "f"
 """The loop over frequencies."""
+WORD = "s16"
+"""The type of the transformed factors of bytes."""
+LARGEST_WORD, LARGEST_SUM = 2**15 - 1, 2**31 - 1
+"""The largest numbers of 16 and of 32 bits."""
 SOURCES = 2.0**64
 """Largest magnitude of sources for which no sum overflows, whatever the weights within their limit are. It is the
 square root of f32's range; weights may use the other half, divided by the growth in the transforms.
@@ -56,18 +62,39 @@ square root of f32's range; weights may use the other half, divided by the growt
 class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
-    ``images`` is an axis under F(1, 1), the identity, because a block has tiles of several images. Transforms work on
-    ``width`` channels at a time; ``spread`` such groups in sequence share no memory, so that they may be units of
-    scalable vectors. A cache line has ``line`` elements.
+    ``images`` is an axis under F(1, 1), the identity, because a block has tiles of several images. The transforms of
+    the factors and that of the sums work on ``widths`` channels at a time; ``spread`` such groups in sequence share no
+    memory, so that they may be units of scalable vectors. A cache line has ``line`` bytes.
     """
 
     problem: Problem
     direct: Statement
     axes: tuple[FilteredAxis, ...]
     images: FilteredAxis
-    width: int
+    widths: tuple[int, int]
     line: int
     spread: int = 1
+
+    @property
+    def factors(self) -> str:
+        """The type of transformed factors."""
+        return WORD if self.is_integer else self.direct.acc
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the transforms compute in integers."""
+        return self.direct.acc == "s32"
+
+    @property
+    def divided_bits(self) -> int:
+        """The bits of the power of two that divides the sums."""
+        return prod(x.scale for x in self.axes).bit_length() - 1
+
+    def width(self, end: str) -> int:
+        """Return the channels on which the transform at ``end`` works at a time: of the source (``s``), of the weights
+        (``g``) or of the result (``d``).
+        """
+        return self.widths[end == "d"]
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
@@ -106,19 +133,21 @@ class Winograd:
         frequency = Dim(FREQUENCY, prod(x.frequencies for x in axes), "batch")
         groups = direct.of("batch")
         sources = tuple(replace(d, size=x.sources) for d, x in zip(tiles, self.tiled))
-        a = self._view(SOURCE, (frequency, *sources), k)
+        a = self._view(SOURCE, self.factors, (frequency, *sources), k)
         moved = {Var(f"t{x.letter}"): Var(f"t{x.letter}") + Var(x.group) for x in split}
         a = replace(a, coords=tuple(substitute(c, moved) for c in a.coords))
-        b = self._view(WEIGHTS, (frequency, *groups, *of_taps, k), n, is_constant=True)
-        c = self._view(PRODUCTS, (frequency, *tiles), n)
+        b = self._view(WEIGHTS, self.factors, (frequency, *groups, *of_taps, k), n, is_constant=True)
+        c = self._view(PRODUCTS, direct.acc, (frequency, *tiles), n)
         summed = (*(d.name for d in of_taps), k.name)
         return Statement(
             (frequency, *groups, n, *tiles, *of_taps, k), (a, b), c, summed, direct.acc, name="conv", finish="sum",
             part_of=direct,
         )  # fmt: skip
 
-    def _view(self, name: str, outer: Sequence[Dim], channel: Dim, is_constant: bool = False) -> View:
-        """Return the view of an array with a dim for each of ``outer``, and channels as the last dim.
+    def _view(
+        self, name: str, type_: str, outer: Sequence[Dim], channel: Dim, is_constant: bool = False
+    ) -> View:  # fmt: skip
+        """Return the view of an array of ``type_`` with a dim for each of ``outer``, and channels as the last dim.
 
         If the groups are not in ``outer``, the channels of all groups form the last dim. A transform accesses the same
         element of every frequency, so the layout spreads frequencies over the sets of a cache.
@@ -130,8 +159,8 @@ class Winograd:
             last = Var(d.name) * channel.size + last
         coords: tuple[Index, ...] = (*(Var(d.name) for d in outer), last)
         layout = Layout.from_tag("any", sizes)
-        layout = layout if is_constant else layout.spread(self.line)
-        return View(name, self.direct.acc, layout, coords, (true(),) * len(coords), constant=is_constant)
+        layout = layout if is_constant else layout.spread(self.line // dtype(type_).bytes)
+        return View(name, type_, layout, coords, (true(),) * len(coords), constant=is_constant)
 
     @property
     def first_group(self) -> dict[Var, Index]:
@@ -149,7 +178,7 @@ class Winograd:
         cached = {name: replace(given[name], scope="cache") for name in (SOURCE, PRODUCTS)}
         moved = {**{given[name]: b for name, b in cached.items()}, given[WEIGHTS]: weights}
         body = block(
-            self._source_nest(source, cached[SOURCE]),
+            self._source_nest(source, cached[SOURCE], buffers),
             Substitute({}, moved).stmt(one.body),
             self._result_nest(cached[PRODUCTS], products, buffers),
         )
@@ -168,11 +197,11 @@ class Winograd:
         """Largest power of two such that weights up to it, with sources up to `SOURCES`, overflow in no transform and
         no sum.
 
-        Half of f32's range is left for rounding.
+        Half of f32's range is left for rounding. Integers have no limit.
         """
         (k,) = (d for d in self.direct.of("k") if not d.axis)
         most = 2.0**127 / (SOURCES * k.size * prod(x.codes.growth * x.groups for x in self.axes))
-        return 2.0 ** (frexp(most)[1] - 1)
+        return inf if self.is_integer else 2.0 ** (frexp(most)[1] - 1)
 
     @property
     def is_exact(self) -> bool:
@@ -212,21 +241,22 @@ class Winograd:
             ("d", self.direct.c, [x.written for x in self.placed], in_rows and last.written == last.outputs),
         )
         return tuple(
-            ChannelCopy.of(end, dtype(view.dtype), extents, self.width, end == "s", are_whole)
-            for end, view, extents, are_whole in ends if not has_vectors_of_channels(view, self.width)
+            ChannelCopy.of(end, dtype(view.dtype), extents, self.width(end), end == "s", are_whole)
+            for end, view, extents, are_whole in ends if not has_vectors_of_channels(view, self.width(end))
         )  # fmt: skip
 
     def lanes(self, end: str) -> tuple[str, ...]:
         """Return the names of the loops over channels, in a transform, that become vectors."""
         return tuple(f"{end}{n}.l" for n in range(len(self.axes)))
 
-    def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
+    def _source_nest(self, source: Buffer, result: Buffer, buffers: Buffers) -> Stmt:
         view = self.direct.a
         (k,) = (d for d in self.direct.of("k") if not d.axis)
         transform = self._transform("s", result.shape[-1], result.dtype)
         ends = self._ends("s")
         copy = next((copy for copy in self.copies if copy.reads), None)
         first = [x.first_read for x in self.placed]
+        point = source_point(self.problem, view, buffers)
 
         def element(image: Index, channel: Index, place: Sequence[Index]) -> Value:
             point = {**self.first_group, Var(k.name): channel, Var(self.images.pixel): image}
@@ -241,6 +271,7 @@ class Winograd:
                 index = [i - start for i, start in zip((image, *place), first)]
                 value = Load(copy.buffer, (*index, channel - transform.first), None)
             value = value if dtype_of(value) is result.dtype else Cast(result.dtype, value)
+            value = value if point is None else Binary("sub", value, Cast(result.dtype, point))
             there: Value = substitute(Select(inside, value, const(result.dtype, 0)), ends)
             return there
 
@@ -278,6 +309,8 @@ class Winograd:
                 for x, i in zip(self.placed, inner)
             }
             point = {**place, **self.first_group, Var(n.name): channel}
+            if self.divided_bits:
+                value = Binary("shr", value, const(products.dtype, self.divided_bits))
             element = _Finished(point, here, value).expr(final)
             store = Store(result, tuple(substitute(c, point) for c in direct.c.coords), element)
             if copy is not None:
@@ -314,7 +347,7 @@ class Winograd:
 
     def _transform(self, end: str, channels: int, type_: DType) -> TileTransform:
         codes = [x.codes.input if end == "s" else x.codes.output for x in self.axes]
-        return TileTransform(end, type_, self.width, codes, channels, self.spread)
+        return TileTransform(end, type_, self.width(end), codes, channels, self.spread)
 
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
@@ -337,7 +370,7 @@ class Winograd:
             return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)
 
         codes = [x.codes.weights for x in self.axes]
-        transform = TileTransform("g", result.dtype, self.width, codes, n.size, self.spread)
+        transform = TileTransform("g", result.dtype, self.width("g"), codes, n.size, self.spread)
         body = transform.nest(transform.body(read, write))
         return Kernel(WEIGHTS, (given, result), loop_nest(outer, body))
 
@@ -363,16 +396,16 @@ class _Finished(Rewriter):
 
 
 def winograd(
-    problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, line: int, spread: int = 1
+    problem: Problem, direct: Statement, sizes: Mapping[str, int], widths: tuple[int, int], line: int, spread: int = 1
 ) -> Winograd:  # fmt: skip
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    A block has all tiles of an image. Vectors have ``width`` channels, cache lines ``line`` elements, and ``spread``
-    vectors in sequence share no memory. ConfigError if there is no such program.
+    A block has all tiles of an image. Vectors of transformed factors and of sums have ``widths`` channels, cache lines
+    ``line`` bytes, and ``spread`` vectors in sequence share no memory. ConfigError if there is no such program.
     """
     axes = filtered_axes(problem, direct, sizes)
     images = next(d for d in direct.of("m") if d.sort == "images")
-    made = Winograd(problem, direct, axes, plain_axis(images.name, images.name, images.size, 1), width, line, spread)
+    made = Winograd(problem, direct, axes, plain_axis(images.name, images.name, images.size, 1), widths, line, spread)
     if dilated := [x.pixel for x in axes if x.phases > 1]:
         if made.copies:
             raise ConfigError(
@@ -384,4 +417,28 @@ def winograd(
                 "winograd", f"{problem}: taps are dilated along {' and '.join(dilated)}, and arrays have {MAX_DIMS} "
                 "dims at most; legal with them are tiles of one axis of a convolution in one or two dims",
             )  # fmt: skip
+    if made.is_integer and (why := _unfit_integers(made)):
+        raise ConfigError("winograd", f"--winograd={','.join(f'{n}:{m}' for n, m in sizes.items())}: {why}")
     return made
+
+
+def _unfit_integers(made: Winograd) -> str:
+    """Return the reason why the numbers of a transform do not fit in its types of integers, or an empty string.
+
+    Sums may wrap around as long as each result, multiplied by the power of two that divides it, is in range.
+    """
+    a, b = made.direct.factors
+    if a.narrow or b.narrow or a.requantised is not None or b.requantised is not None:
+        return "legal are factors of bytes as they lie in memory"
+    if made.problem.quantity(ZERO_POINTS, "wei") is not None or differs_by_channel(made.problem):
+        return "legal are zero points of the source alone, one for all of its channels"
+    source, weights = (255 if v.dtype == "u8" else 128 for v in (a, b))
+    source = 255 if made.direct.shifted else source
+    of_source = source * prod(x.codes.input.largest for x in made.axes)
+    of_weights = weights * prod(x.codes.weights.largest for x in made.axes)
+    if max(of_source, of_weights) > LARGEST_WORD:
+        return "transformed numbers exceed 16 bits"
+    terms = prod(d.size for d in made.direct.dims if d.name in made.direct.reduce)
+    if (terms * source * weights << made.divided_bits) > LARGEST_SUM:
+        return f"sums of {terms} products, multiplied by {1 << made.divided_bits}, exceed 32 bits"
+    return ""

@@ -131,7 +131,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         bound = MemoryBound(p, target)
         if p.workspace is not None:
             found = _within(bound, found, max(count, MAX_ARRANGED))
-        ranked = _ranked(found, count, bound)
+        ranked = _ranked(found, count, bound, target)
         for n, choice in enumerate(ranked[:count]):
             config = split_copies_by_thread(p, choice.config, target, choice.cycles)
             config = split_pixels_by_thread(p, config, target, choice.cycles)
@@ -172,7 +172,7 @@ def _within(bound: MemoryBound, found: list[_ModelledChoice], count: int) -> lis
     return legal
 
 
-def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> list[Choice]:
+def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound, target: Machine) -> list[Choice]:
     """Return the choices, best first; the traffic between memories is minimised for the first ``count``.
 
     Among similar choices for a gradient of the weights on one thread, the one whose operands memories deliver fastest
@@ -182,7 +182,7 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     close = [c for c in found if c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
     alike = [c for c in close if _is_alone(c)]
-    ranked = _least(found, lambda c: _preference(c.choice))
+    ranked = _least(found, lambda c: _preference(c.choice, target))
     if alike:
         lane = _least(alike, _cycles_near)[0].choice.config.lane
         of_lane = _least([c for c in alike if c.choice.config.lane == lane], _delivered)
@@ -224,9 +224,13 @@ def _multiplies_pairs(of: _ModelledChoice) -> bool:
     return unit.dot and unit.rows == 1
 
 
-def _preference(choice: Choice) -> float:
-    """Return the expected cycles of ``choice``, a little more for a transform, whose results are less exact."""
-    return choice.cycles * (TRANSFORM_GAIN if choice.config.tiles_at("winograd") else 1.0)
+def _preference(choice: Choice, target: Machine) -> float:
+    """Return the expected cycles of ``choice``, a little more for a transform, whose results are less exact. A transform
+    of bytes is exact, and multiplies words by one instruction.
+    """
+    if not choice.config.tiles_at("winograd"):
+        return choice.cycles
+    return choice.cycles * (target.costs.word_transform if choice.config.instruction else TRANSFORM_GAIN)
 
 
 def _arranged(model: Model, loops: Loops, choice: Choice, bound: MemoryBound) -> _ModelledChoice:

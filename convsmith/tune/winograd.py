@@ -51,6 +51,11 @@ MIN_GAIN = 1.08
 """Minimum ratio of the direct kernel's cycles to a transform's cycles at which a transform with a larger error is
 chosen.
 """
+MIN_SAVED = 1.5
+"""Minimum number of products of bytes in a direct kernel for each product of words in a transform. With fewer, as with
+a stride of 2 at 3 taps or two taps of one axis, four of five transforms took 1.17 to 1.31 of the time of direct kernels
+on a Zen 3, and 16 of 17 others 0.72 to 0.94.
+"""
 MAX_VECTORS = 4
 """Maximum number of vectors of channels of a register tile."""
 
@@ -64,7 +69,7 @@ def winograd_configs(
     """
     if not isinstance(problem, Conv) or not problem.has_transforms or problem.accuracy == "strict":
         return
-    if problem.depthwise is not None or st.sums or st.shifted or not st.constant:
+    if problem.depthwise is not None or not st.constant:
         return
     taps = {d.axis: d.size for d in st.of("k") if d.axis}
     pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
@@ -79,8 +84,14 @@ def winograd_configs(
                 made = winograd_of(problem, base, target, dynamic=False)
             except ConfigError:
                 continue
-            if made.tasks * prod(made.product.extents.values()) >= problem.flops_real:
+            if (unit := _unit(made, target)) is None:
+                continue  # products of words take several instructions
+            base = base.changed(instruction=unit.name, k_step=((made.product.reduce[-1], unit.terms),) * unit.dot)
+            products = made.tasks * prod(made.product.extents.values())
+            if products >= problem.flops_real:
                 continue  # twice the products of a direct kernel, which skips the taps in the padding of small images
+            if made.is_integer and products * 2 * MIN_SAVED > problem.flops_real:
+                continue
             if target.costs.prefetches_transform(_bytes_of_weights(made)):
                 base = base.changed(stream=(WEIGHTS,))
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
@@ -97,6 +108,18 @@ def winograd_configs(
         yield least, chosen.emitted, chosen.config
         if threads == 1:
             yield from ((x.cycles, x.emitted, x.config) for x in others)
+
+
+def _unit(made: Winograd, target: Machine) -> ProductShape | None:
+    """Return the unit of the products of a transform; None if the machine has no dot product of its words, or one of
+    more bytes that is exact for all of them, which takes about as long as a transform.
+    """
+    plain = ProductShape.plain(made.product, target)
+    if not made.is_integer:
+        return plain
+    unit, direct = ProductShape.choices(made.product, target)[0], made.direct
+    of_bytes = target.row(direct.a.dtype, direct.b.dtype, direct.acc)
+    return unit if unit.dot and (of_bytes is None or of_bytes.terms <= unit.terms) else None
 
 
 class _BlockChoice(NamedTuple):
@@ -230,7 +253,8 @@ class _Products:
 
     def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
         self.made, self.target = made, target
-        self.model = Model(problem, made.product, target, ProductShape.plain(made.product, target))
+        unit = _unit(made, target) or ProductShape.plain(made.product, target)
+        self.model = Model(problem, made.product, target, unit)
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
@@ -265,7 +289,7 @@ def _tiles(
     for v in range(1, min(vectors, MAX_VECTORS) + 1):
         if v > 1 and target.vectors.scalable and (vectors % v or vectors < v * target.costs.scalable_units):
             continue
-        most = (target.registers - 1 - target.costs.temporaries - v) // v
+        most = (target.registers - 1 - target.costs.temporaries - unit.temporaries - v) // v
         if most > 0:
             yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))
 
@@ -276,7 +300,7 @@ def _transforms(made: Winograd) -> Section:
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
         codes = [getattr(x.codes, matrix) for x in made.axes]
         shape = [code.inputs for code in codes]
-        vectors: float = -(-view.layout.shape[-1] // made.width)
+        vectors: float = -(-view.layout.shape[-1] // made.width("s" if matrix == "input" else "d"))
         if matrix == "input":
             vectors *= prod(x.sources / x.block for x in made.axes)
         for n, code in enumerate(codes):
@@ -337,7 +361,7 @@ def _far(made: Winograd, target: Machine) -> Section:
     if is_in_memory(target, arrays):
         events.append(("memory_line", through / target.l2.line))
     frequencies = prod(x.frequencies for x in made.axes)
-    vectors = made.tasks * arrays / (dtype(made.product.c.dtype).bytes * made.width)
+    vectors = made.tasks * arrays / (dtype(made.product.c.dtype).bytes * made.width("d"))
     if arrays > costs.pages_near:
         events.append(("page_turn", vectors))
     elif frequencies > costs.pages and arrays > frequencies * costs.page:

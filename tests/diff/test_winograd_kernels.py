@@ -81,6 +81,20 @@ EXACT = [
      "--lane=ic --fuse=tw+tpw --register=ic:16,tw_tpw:2 --winograd=iw:2"),
     ("--stag=aBx16b --dtag=aBx16b mb1ic20ih9iw20oc24oh9ow20kh3kw3ph1pw2dh0dw1",
      "--lane=oc --register=oc:16,tpw:2 --winograd=oh:2,ow:2 --block=oh:2,ow:2"),
+    ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb2ic19ih9iw11oc21oh9ow11kh3kw3ph1pw1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
+    ("--dt=s8:s8:s8 --attr-zero-points=src:common:-128 --attr-post-ops=sum+relu --stag=axb --dtag=axb mb1ic16ih7oc40kh3ph1",
+     "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:2,ow:2 --block=oh:1,ow:3"),
+    ("--dt=u8:u8:s32 --stag=abx --dtag=abx mb1ic19ih18oc40kh3ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:4"),
+    ("--dt=s8:u8:f32 --attr-zero-points=src:common:127 --stag=aBx16b --dtag=aBx16b g2mb3ic40ih8oc48kh3ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2 --block=oh:3"),
+    ("--dt=u8:s8:s8 --dir=BWD_D --stag=axb --dtag=axb mb2ic18ih10oc17kh3ph1",
+     "--lane=ic --register=ic:16,tw:2 --winograd=ih:2,iw:2"),
+    ("--dt=u8:s8:s32 --deconv --stag=axb --dtag=axb g2mb1ic18ih6oc34oh13kh5sh2ph1",
+     "--lane=oc --fuse=th+tw --register=oc:16,th_tw:2 --winograd=oh:4,ow:4 --block=oh:2"),
+    ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic19ih19oc21oh10kh3sh2ph1",
+     "--lane=oc --register=oc:16,tw:2 --winograd=oh:2,ow:2"),
 ]  # fmt: skip
 
 
@@ -91,6 +105,27 @@ def test_exact(line: str, words: str, isa: str) -> None:
     threads = 1 + (len(line) + ISAS.index(isa)) % 2
     verdict = verify_kernel(cs.compile(line, config=f"--target={isa} {words} --pack=wei_w --threads={threads}"))
     assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize("ends", [(255, -128), (0, -128), (255, 127)])
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_largest_bytes_stay_exact(isa: str, ends: tuple[int, int]) -> None:
+    """The most channels of which sums of the largest products, multiplied by four, fit 32 bits."""
+    line = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic1827ih4oc8kh3ph1"
+    kernel = cs.compile(line, config=f"--target={isa} --lane=oc --register=oc:8,tw:2 --pack=wei_w --winograd=oh:2,ow:2")
+    p = Conv.parse(line)
+    x, w = np.full(p.src_shape, ends[0], np.uint8), np.full(p.wei_shape, ends[1], np.int8)
+    w[::2, ::3], x[:, :, ::2] = 127, 255
+    np.testing.assert_array_equal(kernel(x, w), conv_reference(p, x, w))
+
+
+def test_pairs_of_words_multiply_transformed_bytes() -> None:
+    line = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih14oc32oh14kh3ph1"
+    words = "--lane=oc --fuse=th+tw --register=th_tw:5,oc:16 --order=f,oc,th_tw --reduce=ic --pack=wei_w --k_step=ic:2"
+    config = Config.parse(f"--target=avx2 {words} --instruction=vpmaddwd_256_s16 --winograd=oh:2,ow:2")
+    with interning():
+        text = lower(plan(parse_problem(line), config, target("avx2"))).text
+    assert text.count("@llvm.x86.avx2.pmadd.wd") > 10
 
 
 @pytest.mark.parametrize(
@@ -204,8 +239,12 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
         ("mb1ic8ih8oc8kh3ph1", "--block=oh:2", "--block=oh:2 needs --winograd="),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --realise=mask", "legal beside --winograd= is the schedule of"),
         ("--dir=BWD_W mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "legal are convolutions forward and by data"),
-        ("--dt=f64 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "transforms are in f32; products of f64:f64:f64"),
-        ("--dt=u8:s8:s32 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "transforms are in f32; products of u8:s8:s32"),
+        ("--dt=f64 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "transforms are in f32, or in s16 for bytes; products of f64"),
+        ("--dt=u8:s8:s32 mb1ic8ih8oc8kh3ph1", "--winograd=oh:4,ow:4", "pixels are multiplied by fractions"),
+        ("--dt=u8:s8:s32 mb1ic8ih8oc8kh3ph1", "--winograd=oh:3", "sums are divided by 6, which is no power of two"),
+        ("--dt=u8:s8:s32 mb1ic1828ih8oc8kh3ph1", "--winograd=oh:2,ow:2", "sums of 16452 products, multiplied by 4, exceed"),
+        ("--dt=u8:s8:s32 --attr-zero-points=wei:common:3 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2,ow:2",
+         "legal are zero points of the source alone"),
         ("--matmul 8x8:8x8", "--winograd=oh:2", "legal are convolutions forward and by data"),
     ],
 )

@@ -50,6 +50,7 @@ SEPARATE = (
 BYTES = (
     pairs_of_words("i32x4.dot_i16x8_s", "s8", "s8", 4, _DOT, SIMD, adds=False),
     pairs_of_words("i32x4.dot_i16x8_s", "u8", "u8", 4, _DOT, SIMD, adds=False),
+    pairs_of_words("i32x4.dot_i16x8_s", "s16", "s16", 4, _DOT, SIMD, adds=False),
     pairs_of_words("i32x4.dot_i16x8_s", "s8_copied", "s8", 4, _DOT, SIMD, adds=False, copied=True),
     pairs_of_words("i32x4.dot_i16x8_s", "u8_copied", "u8", 4, _DOT, SIMD, adds=False, copied=True),
 )

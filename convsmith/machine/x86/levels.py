@@ -54,7 +54,7 @@ def _avx512(name: str, *more: str) -> Machine:
     return Machine(
         name=name, triple=TRIPLE, cpu="x86-64-v4", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
-        costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25),
+        costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25, word_transform=0.65),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
@@ -69,7 +69,7 @@ def _avx2(name: str, *more: str) -> Machine:
     return Machine(
         name=name, triple=TRIPLE, cpu="x86-64-v3", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
-        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, byte_product=4),
+        costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, byte_product=4, word_transform=0.65),
         attributes=(), instructions=_rows(needs, 256),
         transpositions=Transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
         has_fused_steps=True, word_rounding=_ROUNDING_256, narrowing=_NARROWING_256, fence=_FENCE,
