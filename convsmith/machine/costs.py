@@ -304,8 +304,8 @@ class Costs:
     transform: float = 1.0
     """Ratio of the measured time of a transform to the sum of the times of its loads, stores and arithmetic."""
     word_transform: float = 1.0
-    """Ratio of the times that a cycle of a transform of bytes and one of dot products of bytes are expected to take: dot
-    products of several instructions take longer than the model counts.
+    """Ratio of the time of an expected cycle of a transform of bytes to that of dot products of bytes, whose several
+    instructions take longer than the model counts.
     """
     interrupted: float = 0
     """Cycles to wait for a cache line of a transform's weights from beyond the second-level cache if other register

@@ -13,9 +13,10 @@ arrays of the block stay in the cache::
 
 `wei_w` is G of the weights, computed when they are packed. Sources of 16 bits are converted to f32 as they are
 transformed. Bytes are transformed exactly, in s16, with a multiple of G that has whole numbers: the sums in s32 are
-divided by this multiple, a power of two, after A^T. The transforms process the channels of all groups as one dim; each group has its own product. A transform
-of several axes takes one axis after the other. In layouts whose channels are strided, a transform processes one group
-of channels at a time through a copy in which the channels are contiguous (`statement/channel_copies.py`).
+divided by this multiple, a power of two, after A^T. The transforms process the channels of all groups as one dim; each
+group has its own product. A transform of several axes takes one axis after the other. In layouts whose channels are
+strided, a transform processes one group of channels at a time through a copy in which the channels are contiguous
+(`statement/channel_copies.py`).
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ def _multiplies_pairs(of: _ModelledChoice) -> bool:
 
 
 def _preference(choice: Choice, target: Machine) -> float:
-    """Return the expected cycles of ``choice``, a little more for a transform, whose results are less exact. A transform
-    of bytes is exact, and multiplies words by one instruction.
+    """Return the expected cycles of ``choice``, a little more for a transform, whose results are less exact. Those of a
+    transform of bytes are exact, and its products of words take one instruction.
     """
     if not choice.config.tiles_at("winograd"):
         return choice.cycles

@@ -40,6 +40,7 @@ LINES = {
     "bytes": f"{LAST} --dt=u8:s8:s32 mb1ic8ih4oc9kh3ph1",
     "scales and zero points": f"{LAST} --dt=u8:s8:u8 --attr-scales=src:common:0.25+wei:per_oc+dst:common:2 "
                               "--attr-zero-points=src:common:3+dst:common:5 --attr-post-ops=relu mb1ic8ih4oc9kh3ph1",
+    "transformed bytes": f"{LAST} --dt=s8:s8:s32 mb1ic32ih9oc16kh3ph1",
     "bf16": f"{LAST} --dt=bf16 mb1ic8ih4oc8kh3ph1",
     "chain": "--stag=axb mb1ic4ih4oc8kh1ph0 -> --dtag=axb mb1ic8ih4oc4kh3ph1",
     "gradient of the source": f"--dir=BWD_D {LAST} mb1ic4ih6oc8oh3kh3ph1sh2",

@@ -64,6 +64,29 @@ def test_default(line: str, sizes: dict[str, int]) -> None:
         assert dict(config.tiles_at("winograd")) == sizes
 
 
+@pytest.mark.parametrize(
+    ("level", "types", "line", "sizes"),
+    [
+        ("avx2", "u8:s8:s32", LAYER, {"oh": 2, "ow": 2}),
+        ("avx2", "s8:s8:s8", LAYER, {"oh": 2, "ow": 2}),
+        ("avx512", "u8:s8:s32", LAYER, {"oh": 2, "ow": 2}),
+        ("wasm32+relaxed", "u8:s8:s32", LAYER, {"oh": 2, "ow": 2}),
+        ("avx2", "u8:s8:s32", f"{LAYER}sh2", {}),
+        ("avx2", "u8:s8:s32", "--stag=axb --dtag=axb mb1ic64ih28iw28oc64oh28ow27kh1kw2ph0pw0", {}),
+        ("avx2_vnni", "u8:s8:s32", LAYER, {}),
+        ("avx512_vnni", "u8:s8:s32", LAYER, {}),
+        ("generic", "u8:s8:s32", LAYER, {}),
+        ("aarch64", "u8:s8:s32", LAYER, {}),
+    ],
+)
+def test_bytes_are_transformed_where_words_are_multiplied_as_fast(
+    level: str, types: str, line: str, sizes: dict[str, int]
+) -> None:
+    with cs.settings.scope(micro_architecture="generic"):
+        config = default_config(parse_problem(f"--dt={types} {line}"), target(level), 1)
+    assert dict(config.tiles_at("winograd")) == sizes
+
+
 @pytest.mark.parametrize("line", ["mb1ic384ih13oc256kh3ph1", "--dir=BWD_D g2mb1ic256ih14oc512kh3ph1"])
 def test_the_rate_of_far_lines_decides(line: str) -> None:
     with cs.settings.scope(micro_architecture="generic"):
