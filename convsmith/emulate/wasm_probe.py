@@ -17,7 +17,7 @@ from convsmith.machine.rows import LLVM_TYPES
 
 __all__ = ["probe_module"]
 
-_FACTORS = {"f32": (1,), "f64": (1,), "u8": (0, 255), "s8": (127, -128)}
+_FACTORS = {"f32": (1,), "f64": (1,), "u8": (0, 255), "s8": (127, -128), "s16": (2**15 - 1, 1 - 2**15)}
 """Factors of products, by type."""
 _PLACE = 1024
 """The address in the module's memory from which operands are loaded: engines compile constants in other ways, and V8
