@@ -240,7 +240,7 @@ def test_weights_that_are_not_finite_run_through_another_kernel(bad: float) -> N
         ("mb1ic8ih8oc8kh3ph1", "--block=oh:2", "--block=oh:2 needs --winograd="),
         ("mb1ic8ih8oc8kh3ph1", "--winograd=oh:2 --realise=mask", "legal beside --winograd= is the schedule of"),
         ("--dir=BWD_W mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "legal are convolutions forward and by data"),
-        ("--dt=f64 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "transforms are in f32, or in s16 for bytes; products of f64"),
+        ("--dt=f64 mb1ic8ih8oc8kh3ph1", "--winograd=oh:2", "in f32, or in s16 for bytes; products of f64"),
         ("--dt=u8:s8:s32 mb1ic8ih8oc8kh3ph1", "--winograd=oh:4,ow:4", "pixels are multiplied by fractions"),
         ("--dt=u8:s8:s32 mb1ic8ih8oc8kh3ph1", "--winograd=oh:3", "sums are divided by 6, which is no power of two"),
         ("--dt=u8:s8:s32 mb1ic1828ih8oc8kh3ph1", "--winograd=oh:2,ow:2",
