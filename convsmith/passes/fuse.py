@@ -66,6 +66,8 @@ class _Fuse(LoopRewriter):
         if (loop.kind == "parallel") != (inner.kind == "parallel"):
             return None
         n, fused, outer = inner.hi.const, self.fused, Var(f"{loop.var}'")  # the fused loop may have its name
+        if self.divided == "nowhere" and _leaves_gaps(inner.body, loop.var, inner.var, n):
+            return None
         body: Stmt = substitute(inner.body, {loop.var: outer, inner.var: fused - outer * n})
         if _is_within_terms(fused, body):
             return None
@@ -84,6 +86,19 @@ def _quotient(fused: Var, n: Index, counts: Range, rounds: int) -> Index:
     if high - low != 1:
         return quotient(fused, maximum(n, 1))
     return minimum(floordiv(fused, max(low, 1)), floordiv(fused, high) + (high - n) * (rounds * high))
+
+
+def _leaves_gaps(n: AnyNode, outer: Var, inner: Var, count: int) -> bool:
+    """Return whether some index in ``n`` is affine in both loops, and one iteration of ``outer`` changes it by another
+    amount than ``count`` iterations of ``inner``.
+    """
+    if isinstance(n, Index):
+        steps = dict(n.terms)
+        atoms = (atom for atom in steps if type(atom) is not Var)
+        return steps.get(outer, 0) != steps.get(inner, 0) * count and not any(
+            {outer, inner} & variables_of(atom) for atom in atoms
+        )
+    return any(_leaves_gaps(x, outer, inner, count) for x in children(n))
 
 
 def _is_within_terms(var: Var, n: AnyNode) -> bool:

@@ -25,7 +25,7 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, AtomicAdd, Block, Call, For, If, Kernel, Let, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Select, Value
-from convsmith.ir.walk import walk
+from convsmith.ir.walk import statements_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
@@ -341,6 +341,9 @@ def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
             "storage", f"share_storage: kernel {kernel.name} has functions, which hide copies; legal beside "
             "asynchronous copies is a kernel before outlining"
         )  # fmt: skip
+    private = {s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and not s.buffer.in_registers}
+    if len(private) < 2:
+        return kernel
     groups = [g for g in plan_storage(kernel, asynchronous).groups if len(g) > 1]
     if not groups:
         return kernel
