@@ -96,12 +96,14 @@ def _measured_rows(options: argparse.Namespace, peers: Sequence[str]) -> Iterato
     """Yield a row for each network, batch and number of threads, and for each training step."""
     for threads in map(int, options.threads.split(",")):
         for batch in map(int, options.batches.split(",")):
-            for name in options.models.split(","):
+            for name in filter(None, options.models.split(",")):
                 ways = [way for way in peers if way != "compile" or name in options.compiled.split(",")]
                 yield _in_a_process(name, batch, threads, ways, options.rounds)
         if options.train:
-            for name, batch in TRAINED.items():
-                yield _in_a_process(f"train {name}", batch, threads, ["eager"], options.rounds)
+            for name in options.trained.split(","):
+                batch = TRAINED[name]
+                for accuracy in ("", " relaxed"):
+                    yield _in_a_process(f"train {name}{accuracy}", batch, threads, ["eager"], options.rounds)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -116,6 +118,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compiled", default=names, help="networks for torch.compile too (default: all)")
     parser.add_argument("--prepare", action="store_true", help="fill the caches of compilers, and measure nothing")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison at most (default: 15)")
+    named = ",".join(TRAINED)
+    parser.add_argument("--trained", default=named, help=f"networks of training steps (default: {named})")
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="the training step too")
     parser.add_argument("--keep", action="store_true", help="keep the rows of the day's earlier runs")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -142,7 +146,8 @@ def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: 
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     if name.startswith("train "):
-        calls, facts = _training(name.removeprefix("train "), batch)
+        trained, _, accuracy = name.removeprefix("train ").partition(" ")
+        calls, facts = _training(trained, batch, accuracy or "strict")
     else:
         calls, facts = _inference(name, batch, threads, peers)
     if not rounds:
@@ -223,21 +228,25 @@ def _session(model: Any, x: Any, threads: int) -> Call:
     return lambda: session.run_with_iobinding(binding)
 
 
-def _training(name: str, batch: int) -> tuple[dict[str, Call], Row]:
-    """Return a call of a step of gradient descent of a network by eager torch, and by our operators in their place."""
+def _training(name: str, batch: int, accuracy: str) -> tuple[dict[str, Call], Row]:
+    """Return a call of a step of gradient descent of a network by eager torch, and by our operators in their place, of
+    an accuracy.
+    """
     import torch
     from torch import nn
     from torch_networks import network
 
     import convsmith.torch as ct
+    from convsmith.diag.settings import settings
 
     def step(model: nn.Module, x: Any) -> Call:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
         def run() -> object:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            return optimizer.step()
+            with settings.scope(accuracy=accuracy):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                return optimizer.step()
 
         return run
 
@@ -273,7 +282,8 @@ def _tables(report: Report, rows: Sequence[Row], peers: Sequence[str]) -> None:
         "faster): the median over rounds in which all ran in turn, each several times where a call is short. eager: "
         "PyTorch's modules in channels-last memory format; compile: torch.compile with its defaults; onnxruntime: a "
         "session of the exported network. optimize s: seconds of the first call, with what the cache on disk has, and "
-        "of later ones. difference: the largest of an output, divided by eager's largest output."
+        "of later ones. difference: the largest of an output, divided by eager's largest output. train: a step of "
+        "gradient descent, with strict sums, or relaxed: CONVSMITH_ACCURACY=relaxed."
     )
     for threads in dict.fromkeys(row["threads"] for row in rows):
         for batch in dict.fromkeys(row["batch"] for row in rows):

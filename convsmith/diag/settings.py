@@ -32,6 +32,7 @@ __all__ = [
 
 EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
+ACCURACIES = ("strict", "relaxed")
 
 MAX_THREADS = 1024
 """Largest number of threads that a kernel may be compiled for."""
@@ -111,6 +112,12 @@ def _parse_micro_architecture(text: str) -> str | None:
     if not _NAME.fullmatch(text):
         raise ValueError
     return text
+
+
+def _parse_accuracy(text: str) -> str:
+    if text not in ("", *ACCURACIES):
+        raise ValueError
+    return text or "strict"
 
 
 def _parse_program(text: str) -> str | None:
@@ -207,6 +214,14 @@ VARIABLES: tuple[Variable, ...] = (
         "Micro-architecture for which configs are chosen, whatever this machine is.",
     ),
     Variable(
+        "CONVSMITH_ACCURACY",
+        "accuracy",
+        _parse_accuracy,
+        "strict or relaxed",
+        "Sums of convsmith.torch's functions: strict, or those of transforms where these are measured to be faster.",
+        "strict",
+    ),
+    Variable(
         "CONVSMITH_BOCHS",
         "bochs",
         _parse_program,
@@ -284,9 +299,14 @@ class Settings:
         return self._value("micro_architecture")  # type: ignore[no-any-return]
 
     @property
-    def choice(self) -> tuple[str | None, str | None]:
+    def accuracy(self) -> Literal["strict", "relaxed"]:
+        """Accuracy of the functions that have PyTorch's arguments, on the CPU."""
+        return self._value("accuracy")  # type: ignore[no-any-return]
+
+    @property
+    def choice(self) -> tuple[str | None, str | None, str]:
         """The settings that determine the default kernel of a problem, as a part of the keys of in-process caches."""
-        return self.target, self.micro_architecture
+        return self.target, self.micro_architecture, self.accuracy
 
     @property
     def bochs(self) -> str | None:

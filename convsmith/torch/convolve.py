@@ -19,6 +19,7 @@ from convsmith.frontend.window import ConvOptions, ConvWindow, Ints, window_of
 from convsmith.torch import devices
 from convsmith.torch.calls import TensorForm, TensorKernel, conv_problem, gradient_problem, kept_kernel
 from convsmith.torch.layouts import check_memory, in_order, is_dense, prefers_last
+from convsmith.torch.transforms import faster_with_transforms
 from convsmith.torch.weights import KeptTensors
 
 __all__ = [
@@ -172,7 +173,10 @@ def prepared(
     x, w, bias = TensorForm(*x_key), TensorForm(*w_key), None if bias_key is None else TensorForm(*bias_key)
     window = options if isinstance(options, ConvWindow) else window_of(w.shape[2:], options)
     check_shapes(x.shape, w.shape, None if bias is None else bias.shape, window.groups, sizes is not None)
-    kernel = kept_kernel(conv_problem(x, w, None if bias is None else bias.dtype, window, sizes), threads, device)
+    problem = conv_problem(x, w, None if bias is None else bias.dtype, window, sizes)
+    kernel = kept_kernel(problem, threads, device)
+    if settings.accuracy == "relaxed" and not devices.is_gpu(device):
+        kernel = faster_with_transforms(kernel, problem, threads)
     of_x, of_w = (None if is_dense(form.shape, form.strides, form.last) else form.last for form in (x, w))
     strided = bias is not None and bias.shape[0] > 1 and bias.strides != (1,)
     # A copy of the weights would be a new tensor in each call.

@@ -35,6 +35,8 @@ def test_defaults() -> None:
         ("CONVSMITH_TARGET", "native", "target", None),
         ("CONVSMITH_MICRO_ARCHITECTURE", "znver4", "micro_architecture", "znver4"),
         ("CONVSMITH_MICRO_ARCHITECTURE", "", "micro_architecture", None),
+        ("CONVSMITH_ACCURACY", "", "accuracy", "strict"),
+        ("CONVSMITH_ACCURACY", "relaxed", "accuracy", "relaxed"),
         ("CONVSMITH_BOCHS", "/x/bochs", "bochs", "/x/bochs"),
     ],
 )
@@ -58,6 +60,7 @@ def test_values(env: str, text: str, key: str, value: object) -> None:
         ("CONVSMITH_THREADS", "1025", "threads", "from 1 to 1024"),
         ("CONVSMITH_TARGET", "avx 2", "target", "instruction set"),
         ("CONVSMITH_MICRO_ARCHITECTURE", "znver 4", "micro_architecture", "micro-architecture"),
+        ("CONVSMITH_ACCURACY", "any", "accuracy", "strict or relaxed"),
     ],
 )
 def test_an_illegal_value_is_named_with_what_is_legal(env: str, text: str, key: str, legal: str) -> None:
