@@ -8,13 +8,13 @@ from typing import Any
 from convsmith.codegen.masked_stores import INTEGERS
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Ge0, Index, conj, maximum, minimum, parts_of
+from convsmith.ir.index import Cond, Ge0, Index, conj, ge0, maximum, minimum, parts_of
 from convsmith.ir.stmt import LANE, For, If
 from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 
-__all__ = ["load_on_lanes", "mask_on_lanes", "masks_ahead", "store_on_lanes"]
+__all__ = ["holds_on_all", "load_on_lanes", "mask_on_lanes", "masks_ahead", "store_on_lanes"]
 
 LEAST_BITS = 16
 """Minimum bits of the numbers that are compared: those of bytes do not hold each constant of a condition."""
@@ -117,13 +117,38 @@ def load_on_lanes(emit: Any, v: Load, lanes: Lanes, cond: Cond) -> str:
     return found if t is own else str(emit.put(f"bitcast {ty} {found} to {emit.type(own, n)}"))
 
 
+def holds_on_all(cond: Cond, count: int) -> Cond:
+    """Return the condition that ``cond``, bounds of the numbers of lanes, holds for all of ``count`` lanes."""
+    found = []
+    for part in parts_of(cond):
+        assert isinstance(part, Ge0)
+        step = dict(part.arg.terms).get(LANE, 0)
+        found.append(ge0(part.arg + step * ((count - 1 if step < 0 else 0) - LANE)))
+    return conj(found)
+
+
 def store_on_lanes(emit: Any, buffer: Buffer, index: Index, lanes: Lanes, x: str, cond: Cond) -> None:
-    """Store the adjacent lanes of ``x`` for which ``cond`` holds."""
+    """Store the adjacent lanes of ``x`` for which ``cond`` holds.
+
+    Where masked stores are slow, a vector of whose lanes none is left out is stored without a mask.
+    """
     own, n = buffer.dtype, lanes.count
     t: DType = INTEGERS.get(own.bits, own)
     ty, name = emit.type(t, n), f"@llvm.masked.store.{emit.suffix(t, n)}.p0"
     if t is not own:
         x = emit.put(f"bitcast {emit.type(own, n)} {x} to {ty}")
     emit.declared[f"declare void {name}({ty}, ptr, {emit.type_i1(n)})"] = None
+    where = emit.address(buffer, index)
+    if not emit.has_masked_stores:
+        whole, part, end = emit.label("whole"), emit.label("part"), emit.label("end")
+        emit.lines.append(f"  br i1 {emit.cond(holds_on_all(cond, n))}, label %{whole}, label %{part}")
+        emit.start(whole)
+        emit.lines += [f"  store {ty} {x}, ptr {where}, align {t.bytes}", f"  br label %{end}"]
+        emit.start(part)
+        emit.known.push()
     mask = mask_on_lanes(emit, cond, range(n), t.bits)
-    emit.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {emit.address(buffer, index)}, {mask})")
+    emit.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {mask})")
+    if not emit.has_masked_stores:
+        emit.known.pop()
+        emit.lines.append(f"  br label %{end}")
+        emit.start(end)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from convsmith.ir.types import dtype
 from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
@@ -25,6 +26,8 @@ from convsmith.statement.views import reads_windows, statement
 
 MAX_POINTERS = 12
 """Maximum number of pixels of a register tile that are read through pointers, which integer registers hold."""
+FEW_CHANNELS = 4
+"""Maximum number of channels of a source that windows read in place, because a pointer would serve few products."""
 MAX_IMAGES = 16
 """Maximum number of images of one pixel in a register tile."""
 
@@ -55,12 +58,18 @@ def config_of_call(q: Conv, config: Config, target: Machine) -> Config:
     return config
 
 
+def has_few_channels(p: Problem, st: Statement) -> bool:
+    """Return whether windows of a float source without groups have `FEW_CHANNELS` at most."""
+    is_few = st.extents[st.reduce[-1]] <= FEW_CHANNELS and dtype(st.a.dtype).kind == "float"
+    return isinstance(p, Conv) and p.g == 1 and prod(p.k) > 1 and is_few
+
+
 def may_read_through_table(p: Problem, config: Config) -> bool:
     """Return whether a call of the kernel of ``p`` under ``config`` may run a variant that reads through a table, which
     multiplies the weights by stored zeros.
     """
     reads_in_place = isinstance(p, Conv) and config.realise == "mask" and through_table(p)
-    return reads_in_place and _has_tiles_of_groups(statement(p), config)
+    return reads_in_place and _has_tiles_of_channels(p, statement(p), config)
 
 
 def is_padded(q: Conv) -> bool:
@@ -161,14 +170,14 @@ def _inside(q: Conv) -> list[int]:
 
 def _through_table(q: Conv, config: Config, target: Machine) -> Config:
     """Return the variant of ``config`` that reads through a table, in tiles of as many pixels of a row as registers
-    hold, if vectors are groups, and most pixels have windows that reach beyond the source of ``q``.
+    hold, if most pixels have windows that reach beyond the source of ``q``, and vectors are groups or of few channels.
     """
     st = statement(q)
     loops, row = loops_after_fusing(st, config), st.of("m")[-1].name
     crossing = pixels_at_borders(q)
     sizes = [(d.size, crossing[d.axis]) for d in st.of("m") if d.axis]
     inside = prod(max(size - apart, 0) for size, apart in sizes)
-    if not _has_tiles_of_groups(st, config) or 2 * inside >= prod(size for size, _ in sizes):
+    if not _has_tiles_of_channels(q, st, config) or 2 * inside >= prod(size for size, _ in sizes):
         return config
     for pixels in range(MAX_POINTERS, 0, -1):
         tile = ((row, pixels), (config.lane, config.size(config.lane)))
@@ -192,10 +201,11 @@ def _in_even_tiles(q: Conv, config: Config, target: Machine) -> Config:
     return config.changed(register=tuple(even.items()))
 
 
-def _has_tiles_of_groups(st: Statement, config: Config) -> bool:
-    """Return whether a register tile has several pixels, and vectors of groups."""
+def _has_tiles_of_channels(p: Problem, st: Statement, config: Config) -> bool:
+    """Return whether a register tile has several pixels, and vectors of groups, or of channels that read few."""
     tiled = any(d.axis and config.size(d.name) > 1 for d in st.of("m"))
-    return tiled and loops_after_fusing(st, config).kinds[config.lane] == "batch"
+    kind = loops_after_fusing(st, config).kinds[config.lane]
+    return tiled and (kind == "batch" or (kind == "n" and has_few_channels(p, st)))
 
 
 def pixels_at_borders(p: Conv) -> dict[str, int]:

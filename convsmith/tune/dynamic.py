@@ -17,7 +17,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
-from convsmith.schedule.call_variants import MAX_POINTERS
+from convsmith.schedule.call_variants import MAX_POINTERS, has_few_channels
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import (
     at_sizes,
@@ -61,6 +61,9 @@ IMAGE = 400
 that a tile that fits one common extent exactly is not preferred.
 """
 
+PICTURES = 3136, 12544
+"""Pixels of the calls that compare kernels which read windows of few channels, as networks do in their first layers."""
+
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = True) -> Config:
     """Return the config that the model expects to be fastest at representative calls, with vectors of channels, of
@@ -93,7 +96,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     )  # fmt: skip
     is_plain = alone and realise == "indirection" and (offsets, flip) == ("each", ())
     in_place = is_plain and may_read_in_place(p, st, target)
-    calls = (IMAGE, *CALLS) if in_place else CALLS
+    calls = PICTURES if in_place and has_few_channels(p, st) else (IMAGE, *CALLS) if in_place else CALLS
     rows = [_CallModel(call, statement(call, target), target, unit) for call in (_call(p, n) for n in calls)]
     configs = [*_configs(rows, st, unit, same)]
     if realise == "peel" and isinstance(p, Conv) and rows[-1].strided_access:

@@ -17,6 +17,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.schedule.call_variants import has_few_channels
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import even_tile, has_masked_pixels
 from convsmith.schedule.loops import Loops, loops_after_fusing
@@ -32,8 +33,6 @@ MAX_VECTORS_OF_GROUPS = 3
 """Maximum number of vectors of groups in a register tile; with more, the variant that reads through a table has few
 pixels in a tile.
 """
-
-
 MAX_MASKS = 9
 """Maximum number of masks of a row of taps with a stride in a register tile: those of loads and of sums of each tap.
 More of them are loaded again before each sum.
@@ -57,14 +56,21 @@ def image(rank: int, pixels: int) -> tuple[int, ...]:
 
 def may_read_in_place(p: Problem, st: Statement, target: Machine) -> bool:
     """Return whether a kernel of ``p``, whose statement is ``st``, may be faster without a table: groups have one
-    channel, so that pointers are a large part of its loads, or the channels of a group of a result in channels first
-    leave half of a vector empty. With a stride, windows of a transposed convolution are not contiguous.
+    channel, or the source has few, so that pointers are a large part of its loads, or channels leave lanes empty. With
+    a stride, windows of a transposed convolution are not contiguous.
     """
     if not isinstance(p, Conv) or not (reads_windows(p) or all(s == 1 for s in p.s)):
         return False
+    return p.g == p.ic == p.oc > 1 or has_few_channels(p, st) or _leaves_lanes_empty(st, target)
+
+
+def _leaves_lanes_empty(st: Statement, target: Machine) -> bool:
+    """Return whether the channels of a group of a result in channels first leave half of a vector empty, where vectors
+    of pixels may have masks.
+    """
     is_row = view_steps(st.c).get(Var(st.of("m")[-1].name)) == 1 and view_steps(st.a).get(Var(st.reduce[-1])) != 1
     is_few = 2 * st.extents[st.n] <= target.width(dtype(st.acc))
-    return p.g == p.ic == p.oc > 1 or (is_few and is_row and has_masked_pixels(st, target))
+    return is_few and is_row and has_masked_pixels(st, target)
 
 
 def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Iterator[Config]:
@@ -76,6 +82,8 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
     cut = {axis for axis, n in rows.items() if tile.get(n, 1) > 1 or n == lane}
     taps = {d.name: d.size for d in st.of("k") if d.sort == "taps" and d.axis in cut}
     if not cut or not tile.keys() <= {lane, st.n, *rows.values(), *taps}:
+        return
+    if lane in rows.values() and not nests.batch and not _leaves_lanes_empty(st, nests.target):
         return
     if threads > 1 and len(rows) == 1:  # the loop that threads share has no pieces for borders
         return
@@ -110,6 +118,9 @@ def _ordered(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]
     order = nests.order(loops, lane) if threads == 1 else config.order
     if threads > 1:  # threads share the loops outside of the tiles of pixels
         order = (*(n for n in order if n not in rows), *rows)
+    elif lane in rows and nests.batch in order:  # neighbouring tiles of a group share lines; those of groups do not
+        first = [n for n in (nests.images, nests.batch) if n in order]
+        order = (*first, *(n for n in order if n not in first))
     reduce = (*(n for n in outer if n not in within), last, *within)
     return config.changed(register=tuple(tile.items()), order=order, reduce=reduce)
 

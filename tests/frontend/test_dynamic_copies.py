@@ -66,7 +66,7 @@ def test_every_step_computes_the_same(sizes: str) -> None:
     target = small_target(4, 12)
     instructions = {row.name: row.kernel for row in (*target.instructions, *target.transpositions)}
     with interning():
-        q = Conv.parse(f"--stag=abx --dtag=abx ic3oc6kh2kw2{sizes}")
+        q = Conv.parse(f"--stag=abx --dtag=abx ic5oc6kh2kw2{sizes}")
         p = general(check_dynamic(q)).canonical()
         config = dynamic_config(p, target, 1)
         config = config.changed(order=("mb", "oh", "ow", "oc"), pack_at=(("src", "ow"),))

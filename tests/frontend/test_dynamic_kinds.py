@@ -155,16 +155,16 @@ def test_every_step_with_masks_computes_the_same(line: str) -> None:
 
 @pytest.mark.parametrize("deconv", ["", "--deconv "])
 def test_a_kernel_may_test_each_tap_instead(deconv: str) -> None:
-    line = f"{deconv}mb1ic3iw9ih9oc17kh3kw3sh2sw2ph1pw1"
+    line = f"{deconv}mb1ic5iw9ih9oc17kh3kw3sh2sw2ph1pw1"
     table = cs.compile(line, dynamic="mb,ih,iw", threads=1)
     assert table.config.realise == "indirection"
-    tested = cs.compile(line, dynamic="mb,ih,iw", config=table.config.changed(realise="mask"))
-    w = np.random.default_rng(1).integers(-4, 5, (17, 3, 3, 3)).astype(np.float32)
+    tested = cs.compile(line, dynamic="mb,ih,iw", config=table.config.changed(realise="mask", pack_at=()))
+    w = np.random.default_rng(1).integers(-4, 5, (17, 5, 3, 3)).astype(np.float32)
     for ih, iw in ((1, 1), (5, 13), (24, 3)):
-        x = np.random.default_rng(2).integers(-4, 5, (2, 3, ih, iw)).astype(np.float32)
+        x = np.random.default_rng(2).integers(-4, 5, (2, 5, ih, iw)).astype(np.float32)
         np.testing.assert_array_equal(tested(x, w, pads=((0, 2), 1)), table(x, w, pads=((0, 2), 1)))
     w[0, 0, 0, 0] = np.inf
-    x = np.zeros((1, 3, 5, 5), np.float32)
+    x = np.zeros((1, 5, 5, 5), np.float32)
     x[0, 0] = 1
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(tested(x, tested.pack(w)), table(x, w))

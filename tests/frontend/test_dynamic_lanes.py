@@ -286,6 +286,27 @@ def test_small_images_with_borders_run_through_a_table() -> None:
     assert pixels_at_borders(replace(p, i=(28, 28), o=(14, 14), s=(2, 2))) == {"h": 2, "w": 2}
 
 
+@pytest.mark.parametrize("line", ["mb1ic3ih32oc24kh3ph1", "mb1ic1ih40oc16kh5sh2ph2", "mb1ic4iw90oc20kw9pw4"])
+@pytest.mark.parametrize("tag", ["axb", "abx"])
+def test_windows_of_few_channels_have_no_table(line: str, tag: str) -> None:
+    p, target = Conv.parse(f"--stag={tag} --dtag={tag} {line}"), host_targets()[0]
+    kernel = cs.compile(p, target=target.name, threads=1, dynamic=_dims(p))
+    config = Config.parse(str(kernel.config))
+    assert (config.realise, config.lane) == ("mask", "oc")
+    small = replace(p, i=p.k, o=tuple(2 * pad // s + 1 for pad, s in zip(p.p, p.s)))
+    assert config_of_call(small, config, target).realise == "indirection"
+    _check(kernel.problem, kernel, 8)
+
+
+def test_tiles_of_a_group_follow_one_another() -> None:
+    """They share rows of the source, of which groups in channels first have none in common."""
+    p = Conv.parse("--stag=abx --dtag=abx g8mb1ic8ih32oc8kh3ph1")
+    for threads in (1, 2):
+        kernel = cs.compile(p, threads=threads, dynamic="mb,ih,iw")
+        order = Config.parse(str(kernel.config)).order
+        assert kernel.config.lane == "ow" and order.index("g") < order.index("oh")
+
+
 def test_weights_of_windows_are_finite() -> None:
     """A small image is read through a table, whose zeros are multiplied."""
     kernel = cs.compile("--stag=axb --dtag=axb g16mb1ic16ih7oc16kh5ph2", threads=1, dynamic="mb,ih,iw")
