@@ -27,7 +27,7 @@ from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.features import Section, cycles
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
-from convsmith.tune.register_tiles import MAX_PRODUCTS, MAX_RUN_OF_TAPS
+from convsmith.tune.register_tiles import FEW_TAPS, MAX_PRODUCTS, MAX_RUN_OF_TAPS
 
 MAX_VECTORS_OF_GROUPS = 3
 """Maximum number of vectors of groups in a register tile; with more, the variant that reads through a table has few
@@ -75,7 +75,8 @@ def _leaves_lanes_empty(st: Statement, target: Machine) -> bool:
 
 def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Iterator[Config]:
     """Yield ``config`` with the register ``tile``, if it has pixels of one image, and no taps of an axis along which
-    there is one pixel; such a tile may have a row of taps if its vectors run along the row.
+    there is one pixel; such a tile may have a row of taps if its vectors run along the row. A loop over few terms would
+    test each row of a tile at a border again for each tap, so that these are unrolled.
     """
     st, lane, threads = nests.st, config.lane, config.threads
     rows = {d.axis: d.name for d in st.of("m") if d.axis}
@@ -93,6 +94,10 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
         along = {n: size for n, size in taps.items() if loops.axes[n] == loops.axes[lane]}
         along = {n: size for n, size in along.items() if 1 < size <= MAX_RUN_OF_TAPS}
         step = nests.model.row_step(lane)
+        every = {n for n, size in taps.items() if size > 1}
+        is_looped = step == 1 and len(cut) > 1 and nests.model.terms <= FEW_TAPS and not every <= tile.keys()
+        if is_looped and nests.batch and has_masked_pixels(st, nests.target):
+            return
         shared = step > 1 and not along.keys() <= tile.keys()  # taps of a row share gathers
         if step > 1 and has_masked_pixels(st, nests.target):  # vectors with masks share no gathers
             many = (step + 1) * prod(along.values()) > MAX_MASKS

@@ -56,6 +56,8 @@ class Model(SharedFacts):
     """The event of a line from beyond the second-level cache that a step reads."""
     group_load = "l1"
     """The event of loading a vector of groups from the first-level cache."""
+    pointer = 1.0
+    """The loads that take as long as a pointer of a table."""
 
     def arriving_loads(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the fraction of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``, whose lines
@@ -323,7 +325,7 @@ class Model(SharedFacts):
             if along_rows:
                 loads = [(read, v * rows * part * shared * each), (pixel, m // (rows * part) * apiece)]
             if config.realise == "indirection" and steps:  # a class of a deconvolution may have no taps
-                loads.append(("broadcast", m * self.taps / steps))  # pointers, one for each tap of a pixel
+                loads.append(("broadcast", self.pointer * m * self.taps / steps))  # one for each tap of a pixel
             if lacking and config.realise == "peel":
                 loads.append(("part_load", m * shared * lacking))
             if lines := lines_apart(self, loops, config, m):

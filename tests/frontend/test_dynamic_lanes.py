@@ -10,6 +10,7 @@ import pytest
 
 import convsmith as cs
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
 from convsmith.layout.reorder import to_layout
 from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
@@ -17,7 +18,8 @@ from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.call_variants import config_of_call, pixels_at_borders
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import joined_pixels
+from convsmith.schedule.dynamic import general, joined_pixels
+from convsmith.tune.dynamic import dynamic_config
 
 LINES = (
     "--stag=abx --dtag=abx mb1ic7ih8oc5kh1",
@@ -289,12 +291,15 @@ def test_small_images_with_borders_run_through_a_table() -> None:
 @pytest.mark.parametrize("line", ["mb1ic3ih32oc24kh3ph1", "mb1ic1ih40oc16kh5sh2ph2", "mb1ic4iw90oc20kw9pw4"])
 @pytest.mark.parametrize("tag", ["axb", "abx"])
 def test_windows_of_few_channels_have_no_table(line: str, tag: str) -> None:
-    p, target = Conv.parse(f"--stag={tag} --dtag={tag} {line}"), host_targets()[0]
-    kernel = cs.compile(p, target=target.name, threads=1, dynamic=_dims(p))
-    config = Config.parse(str(kernel.config))
-    assert (config.realise, config.lane) == ("mask", "oc")
+    p = Conv.parse(f"--stag={tag} --dtag={tag} {line}")
+    with interning():
+        found = dynamic_config(general(p).canonical(), registry.target("avx2"))
+        assert (found.realise, found.lane) == ("mask", "oc")
+    words = "--lane=oc --register=ow:2,oc:16 --realise=mask"
+    kernel = cs.compile(p, threads=1, dynamic=_dims(p), config=words)
     small = replace(p, i=p.k, o=tuple(2 * pad // s + 1 for pad, s in zip(p.p, p.s)))
-    assert config_of_call(small, config, target).realise == "indirection"
+    config = Config.parse(str(kernel.config))
+    assert config_of_call(small, config, registry.host_target()).realise == "indirection"
     _check(kernel.problem, kernel, 8)
 
 
