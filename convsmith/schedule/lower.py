@@ -60,6 +60,7 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
+from convsmith.schedule.blocks_of_terms import follow_blocks
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
 from convsmith.schedule.fetched_rows import rows_below
@@ -261,6 +262,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
     if k.columns.a.name not in k.config.staged("stream"):  # prefetches follow the rows
         for row, tap in rows_against_taps(k.columns, nest):
             s.run(reverse, row, tap)
+    follow_blocks(s, k.columns, k.config, nest, stepping)
 
 
 def single_of(k: KernelPlan) -> Instruction | None:
