@@ -86,6 +86,10 @@ class Costs:
     """Bytes of a page."""
     page_turn: float = 0
     """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
+    turned_pages: int = 0
+    """Channels of such a result, each on pages of its own, up to which these pages keep their entries in the first
+    table of addresses, so that they cost nothing.
+    """
     long_epilogue: int = 24
     """Operations of an epilogue above which it gets a loop of its own: LLVM compiles long unrolled code slowly."""
     instruction: int = 8

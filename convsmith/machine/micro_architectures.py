@@ -88,7 +88,10 @@ _ZEN = (
     ("memory_part", 40.0), ("memory_run", 30.0), ("weights_near", 16 << 20), ("memory_weight", 0.06),
     ("transform_prefetched", FarRates(24.0, 24.0, 4.0)),
 )  # fmt: skip
-_ZEN3 = (*_ZEN, ("weights_near", 8 << 20), ("memory_weight", 0.09), ("images_far", 8 << 20))
+_ZEN3 = (
+    *_ZEN, ("weights_near", 8 << 20), ("memory_weight", 0.09), ("images_far", 8 << 20), ("page_turn", 3.0),
+    ("turned_pages", 64),
+)  # fmt: skip
 _ZEN4_BY_BITS = ((512, (
     ("broadcast_pair", 0.75), ("columns", 1.0), ("interleaved", 1.5), ("pack_channels", 0.25), ("transform", 0.7),
 )),)  # fmt: skip
@@ -157,7 +160,9 @@ thread, 20 first choices changed, which take 0.93 of the time in the mean, 0.78 
 layers of 7x7 pixels with 256 to 1,024 channels take 0.68 to 0.84. Nor does a cache keep images and results beyond 8
 MiB: of 1,000 drawn problems, half of them in batches, 29 first choices changed, which take 0.85 of the time in the
 mean, 0.45 at least and 1.34 at most. The depthwise ones among them, which fetch the pixels of the tile below, take
-0.79.
+0.79. Results of more than 64 channels, each on pages of its own, turn pages: of 2,800 drawn problems of f32 and f64, 23
+first choices changed, which take 0.83 of the time in the mean, 0.33 at least and 1.24 at most. With that price for
+fewer channels, too, 13 more of 1,000 changed, which take 1.08, 0.58 and 2.06.
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a

@@ -37,7 +37,8 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
     if not model.traffic.is_far(config):
         return config
     config = _with_depth_within(model, loops, config)
-    if config.lane == model.batch or model.stride_of(config.lane) != 1 or model.turns_pages(config.lane):
+    in_order = model.turns_pages(config.lane) and not model.bordered(config.lane)
+    if config.lane == model.batch or model.stride_of(config.lane) != 1 or in_order:
         return config
     chosen = _ordered(model.traffic, loops, config, model.images)
     if chosen.order == config.order:

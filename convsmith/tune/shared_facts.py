@@ -242,9 +242,11 @@ class SharedFacts:
 
     @cached_property
     def has_pages_of_channels(self) -> bool:
-        """Whether the result exceeds the caches, and its channels begin more than half a page apart."""
+        """Whether the result exceeds the caches, and its channels begin more than half a page apart, on more pages than
+        keep their entries in the first table of addresses.
+        """
         size, costs = dtype(self.st.c.dtype).bytes, self.target.costs
-        far = prod(self.st.c.layout.shape) * size > costs.images_near
+        far = prod(self.st.c.layout.shape) * size > costs.images_near and self.sizes[self.n] > costs.turned_pages
         return far and costs.page_turn > 0 and 2 * self.stride_of(self.n) * size > costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:

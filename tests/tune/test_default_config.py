@@ -181,6 +181,24 @@ def test_channels_on_pages_of_their_own_are_written_one_after_the_other(cost: fl
     assert default_config(layer, target).order == ("mb", *order.split(","))
 
 
+@pytest.mark.parametrize(("pages", "order"), [(95, "oc,oh_ow"), (96, "oh_ow,oc")])
+def test_pages_that_the_first_table_of_addresses_keeps_are_not_turned(pages: int, order: str) -> None:
+    (level,) = (t for t in LEVELS if t.name == "avx512")
+    target = replace(level, costs=replace(level.costs, page_turn=6.0, turned_pages=pages))
+    layer = parse_problem("--stag=abx --dtag=abx mb1ic16ih112oc96oh112kh1ph0")
+    assert default_config(layer, target).order == ("mb", *order.split(","))
+
+
+@pytest.mark.parametrize("cost", [0.0, 3.0])
+def test_pages_are_turned_once_beside_borders_too(cost: float) -> None:
+    """The order of a nest whose vectors of pixels meet borders is chosen among all of them."""
+    (level,) = (t for t in LEVELS if t.name == "avx2")
+    target = replace(level, costs=replace(level.costs, page_turn=cost))
+    layer = parse_problem("--stag=abx --dtag=abx mb73ic32ih8iw56oc352oh10ow58kh1kw1ph2pw2")
+    config = default_config(layer, target)
+    assert config.lane == "ow" and config.order == ("mb", "oh", "oc", "ow")
+
+
 @pytest.mark.parametrize("level", ["avx512_amx", "avx2"])
 @pytest.mark.parametrize("line", [
     "--stag=axb --dtag=axb mb1ic256ih14oc1024oh14kh1ph0", "--dir=BWD_W --stag=abx --dtag=abx mb2ic64ih14oc64oh14kh3ph1",
