@@ -2,7 +2,8 @@
 
 While pixels stream, the weights of a tile of output channels stay in the second-level cache. If the reduction is too
 long for that, a part of each sum is computed at a time, for as many channels as keep the partial sums in that cache
-too.
+too. A source that no cache holds is read whole instead, because blocks of its channels are short runs of memory that no
+prefetcher follows: four layers of batches take 0.36 to 0.71 of the time without blocks on Zen 3.
 
 A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
 one block of pixels before the next block if that moves less data between memories. Threads then share blocks of the
@@ -60,6 +61,8 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     if panel <= target.l2.bytes or prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m")) < 2:
         return config
     depth = _depth(loops, config, inner, -(-panel // target.l2.kept))
+    if _is_read_whole(st, inner, depth, target):
+        return config
     pixels = prod(loops.extents[n] for n in loops.of("m"))
     tiles = -(-loops.extents[config.lane] // wide)
     held = max(1, target.l2.bytes // (pixels * wide * dtype(st.acc).bytes))
@@ -67,6 +70,14 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
         held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
     channels = ((config.lane, held * wide),) if held < tiles else ()
     return config.changed(cache=(*channels, (inner, depth)))
+
+
+def _is_read_whole(st: Statement, channels: str, depth: int, target: Machine) -> bool:
+    """Return whether memory holds the source, a cache holds the weights, and ``depth`` of the source's ``channels`` are
+    a run of less than a page.
+    """
+    is_run = view_steps(st.a).get(Var(channels)) == 1 and depth * dtype(st.a.dtype).bytes < target.costs.page
+    return is_run and is_in_memory(target, st.a.bytes) and not is_in_memory(target, st.b.bytes)
 
 
 def _in_blocks_of_near_rows(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:

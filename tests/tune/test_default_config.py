@@ -91,6 +91,20 @@ def test_candidates_have_blocks_before_they_are_ranked() -> None:
     assert len(blocks) > 5 and all((b["k"] - 1) * wide * 4 < target.l2.kept for wide, b in blocks.items() if b)
 
 
+@pytest.mark.parametrize(
+    ("line", "blocks"),
+    [
+        ("mb32ic512ih38oc24oh13kh3sh3ph1", False), ("mb1ic512ih38oc24oh13kh3sh3ph1", True),
+        ("mb32ic2048ih14oc512oh14kh3ph1", True), ("mb4096ic8192ih1oc32oh1kh1ph0", True),
+    ],
+)  # fmt: skip
+def test_short_runs_of_channels_in_memory_are_no_blocks(line: str, blocks: bool) -> None:
+    """Weights in memory have blocks, and so have sources whose blocks are runs of pages."""
+    (target,) = (t for t in LEVELS if t.name == "avx2")
+    config = default_config(parse_problem(f"--accuracy=strict --stag=axb --dtag=axb {line}"), target, 1)
+    assert ("ic" in dict(config.tiles_at("cache"))) is blocks
+
+
 def test_candidates_have_parts_before_they_are_ranked() -> None:
     """A gradient of few weights has a part for each of four threads, which is an image, whatever its register tile."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
