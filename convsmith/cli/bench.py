@@ -49,7 +49,7 @@ from convsmith.measure.levels import hold
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
-from convsmith.measure.verification import computed, narrow_limits, real_arrays, verify_kernel
+from convsmith.measure.verification import computed, limits_of_libraries, narrow_limits, real_arrays, verify_kernel
 from convsmith.page.document import check_page, write_page
 from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
@@ -314,7 +314,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
     row = Row(problem, kernel, verify_kernel(kernel))
     if kernel.artifact is None:
         return row
-    arrays = real_arrays(problem, limits=narrow_limits(kernel))
+    arrays = real_arrays(problem, limits=limits_of_libraries(kernel) if peers else narrow_limits(kernel))
     threads, target = kernel.config.threads, kernel.config.target
     calls = {}
     for name in peers:
@@ -336,10 +336,11 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     """Raise UnsupportedError if the library `name` and the kernel disagree on integer data, beyond the error of those
     that transform it.
 
-    If the problem has several results, only the first is compared. Weights are within the kernel's limits, as those are
-    that are timed: beyond the same limits, instructions saturate that libraries use for all weights.
+    If the problem has several results, only the first is compared. Weights are within the limits of the kernel and of
+    the machine's products of bytes, as those are that are timed: beyond these limits, instructions saturate that
+    libraries use for all weights.
     """
-    arrays = random_arrays(kernel.problem, limits=narrow_limits(kernel))
+    arrays = random_arrays(kernel.problem, limits=limits_of_libraries(kernel))
     peer = make_peer(name, kernel.problem, arrays, kernel.config.threads)
     peer.call()
     result, expected = peer.result(), next(iter(computed(kernel, arrays).values()))

@@ -19,6 +19,7 @@ from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.machine.base import Machine
 from convsmith.measure.bounds import Interval, intervals, within
 from convsmith.problem.data import is_limited, random_arrays, unwritten
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.problem.types import TYPES, convert, is_integer
@@ -26,7 +27,8 @@ from convsmith.statement.views import sums_type
 from convsmith.statement.winograd import Winograd
 
 __all__ = [
-    "Verdict", "VerifiableKernel", "computed", "error_of_transforms", "has_real_data", "narrow_limits", "real_arrays",
+    "Verdict", "VerifiableKernel", "computed", "error_of_transforms", "has_real_data",
+    "limits_of_libraries", "narrow_limits", "real_arrays",
     "verify_kernel",
 ]  # fmt: skip
 
@@ -109,6 +111,18 @@ def narrow_limits(kernel: VerifiableKernel) -> dict[str, float]:
     limits = {} if kernel.artifact is None else kernel.artifact.limits
     types = {t.name: TYPES[t.dtype].numpy for t in kernel.problem.inputs}
     return {name: x for name, x in limits.items() if name in types and is_limited(np.dtype(types[name]), x)}
+
+
+def limits_of_libraries(kernel: VerifiableKernel) -> dict[str, float]:
+    """Return the limits of integer inputs within which the kernel and libraries are compared: those of the kernel, and
+    the limit of the instruction that multiplies most bytes of the machine, which libraries use for weights beyond it.
+    """
+    problem, limits = kernel.problem, narrow_limits(kernel)
+    row = None if stages_of(problem) is not None else kernel.target.nearest(*problem.types)
+    if row is None or not row.limit:
+        return limits
+    weights = [t.name for t in problem.inputs if t.holds == "wei" and is_limited(TYPES[t.dtype].numpy, row.limit)]
+    return dict.fromkeys(weights, float(row.limit)) | limits
 
 
 def _compared(kernel: VerifiableKernel, arrays: Mapping[str, Array], real: bool) -> Verdict:

@@ -52,10 +52,12 @@ MIN_GAIN = 1.08
 chosen.
 """
 MIN_SAVED = 1.5
-"""Minimum number of products of bytes in a direct kernel for each product of words in a transform. With fewer, as with
+"""Minimum number of products of bytes, padding included, for each product of words in a transform. With fewer, as with
 a stride of 2 at 3 taps or two taps of one axis, four of five transforms took 1.17 to 1.31 of the time of direct kernels
 on a Zen 3, and 16 of 17 others 0.72 to 0.94.
 """
+MIN_PRESENT = 1.25
+"""Minimum number of them whose taps are present: direct kernels skip the others."""
 MAX_VECTORS = 4
 """Maximum number of vectors of channels of a register tile."""
 
@@ -90,7 +92,8 @@ def winograd_configs(
             products = made.tasks * prod(made.product.extents.values())
             if products >= problem.flops_real:
                 continue  # twice the products of a direct kernel, which skips the taps in the padding of small images
-            if made.is_integer and products * 2 * MIN_SAVED > problem.flops_real:
+            most = min(problem.flops_dense / MIN_SAVED, problem.flops_real / MIN_PRESENT)
+            if made.is_integer and 2 * products > most:
                 continue
             if target.costs.prefetches_transform(_bytes_of_weights(made)):
                 base = base.changed(stream=(WEIGHTS,))

@@ -12,7 +12,7 @@ import convsmith as cs
 from convsmith.codegen.artifact import FINITE
 from convsmith.diag.errors import UnsupportedError
 from convsmith.machine.registry import host_targets
-from convsmith.measure.verification import narrow_limits, verify_kernel
+from convsmith.measure.verification import limits_of_libraries, narrow_limits, verify_kernel
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
 from convsmith.runtime.host_kernel import HostKernel
@@ -107,6 +107,21 @@ def test_verification_runs_both_kernels(isa: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(HostKernel, "_compute", counted)
     assert narrow_limits(kernel) == {"wei": LIMIT} and verify_kernel(kernel).ok
     assert seen == [128, 64]
+
+
+@pytest.mark.parametrize(
+    ("line", "limits"),
+    [
+        ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih28oc64oh28kh3ph1", {"wei": LIMIT}),
+        ("--dt=s8:s8:s8 --stag=axb --dtag=axb mb1ic64ih28oc64oh28kh3ph1", {"wei": LIMIT}),
+        ("mb1ic64ih14oc64oh14kh3ph1", {}),
+        ("--dir=BWD_W mb1ic64ih14oc64oh14kh3ph1", {}),
+    ],
+)
+def test_libraries_are_compared_within_the_limit_of_the_machine(line: str, limits: dict[str, float]) -> None:
+    """A transform of bytes has no limit, but the products of bytes of libraries saturate."""
+    kernel = cs.compile(line, target="avx2", threads=1)
+    assert not narrow_limits(kernel) and limits_of_libraries(kernel) == limits
 
 
 @pytest.mark.parametrize("isa", ISAS)
