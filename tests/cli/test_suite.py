@@ -67,7 +67,7 @@ def test_spaces_decide_how_kernels_run(space: str, tmp_path: Path) -> None:
     result = run(*few, "--json", str(data))
     assert result.exit_code == 0, result.output
     (row,) = json.loads(data.read_text())["rows"]
-    assert row["verified"] and ("indirection" in row["config"]) == (space == "dynamic")
+    assert row["verified"] and any(x in row["config"] for x in ("indirection", "mask")) == (space == "dynamic")
     assert ("--threads=2" in row["config"]) == (space == "f32-2")
 
 

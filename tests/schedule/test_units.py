@@ -125,7 +125,7 @@ FLIPPED = {
 @pytest.mark.parametrize("dt", FLIPPED)
 def test_what_is_flipped_by_default(dt: str, isa: str) -> None:
     """As little as the instruction with most terms asks for."""
-    config = default_config(parse_problem(f"--dt={dt} {LAYER}"), TARGETS[isa])
+    config = default_config(parse_problem(f"--dt={dt} --accuracy=strict {LAYER}"), TARGETS[isa])
     assert config.flip == FLIPPED[dt].get(isa, ())
     assert config.offsets == ("sums" if config.flip else "each")
 
