@@ -123,8 +123,9 @@ def _unit(made: Winograd, target: Machine) -> ProductShape | None:
     if not made.is_integer:
         return plain
     unit, direct = ProductShape.choices(made.product, target)[0], made.direct
-    of_bytes = target.row(direct.a.dtype, direct.b.dtype, direct.acc)
-    return unit if unit.dot and (of_bytes is None or of_bytes.terms <= unit.terms) else None
+    of_bytes = target.nearest(direct.a.dtype, direct.b.dtype, direct.acc)
+    is_slower = of_bytes is None or of_bytes.limit > 0 or of_bytes.terms <= unit.terms
+    return unit if unit.dot and is_slower else None
 
 
 class _BlockChoice(NamedTuple):

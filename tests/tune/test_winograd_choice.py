@@ -75,6 +75,8 @@ def test_default(line: str, sizes: dict[str, int]) -> None:
         ("avx2", "u8:s8:s32", "--stag=axb --dtag=axb mb1ic64ih28iw28oc64oh28ow27kh1kw2ph0pw0", {}),
         ("avx2_vnni", "u8:s8:s32", LAYER, {}),
         ("avx512_vnni", "u8:s8:s32", LAYER, {}),
+        ("avx512_vnni", "s8:s8:s32", LAYER, {}),
+        ("avx2_vnni", "u8:u8:s32", LAYER, {}),
         ("generic", "u8:s8:s32", LAYER, {}),
         ("aarch64", "u8:s8:s32", LAYER, {}),
     ],
