@@ -219,10 +219,9 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
     Along the only axis, F(m, m) filters taps in groups of m if F(m, r) errs by more than `ERROR`, or needs too many
     points.
     """
-    text = ",".join(f"{n}:{m}" for n, m in sizes.items())
 
     def refuse(why: str) -> ConfigError:
-        return ConfigError("winograd", f"--winograd={text}: {why}")
+        return refusal(sizes, why)
 
     pixels = {d.axis: d for d in direct.of("m") if d.axis}
     taps = {d.axis: d for d in direct.of("k") if d.axis}
@@ -285,6 +284,11 @@ def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int])
 def _is_long(m: int, taps: int) -> bool:
     """Return whether F(m, taps) needs too many points, or errs by more than `ERROR`."""
     return points_of(m, taps) > len(POINTS) or error_ratio(m, taps) > ERROR
+
+
+def refusal(sizes: Mapping[str, int], why: str) -> ConfigError:
+    """Return the error of tiles of these ``sizes``."""
+    return ConfigError("winograd", f"--winograd={','.join(f'{n}:{m}' for n, m in sizes.items())}: {why}")
 
 
 def check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:

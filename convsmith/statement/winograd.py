@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import frexp, inf, prod
+from math import frexp, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
@@ -40,7 +40,7 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.epilogue import Buffers, Epilogue, differs_by_channel, source_point
-from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes, plain_axis
+from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes, plain_axis, refusal
 from convsmith.statement.naive import naive, zero_lanes
 from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.tile_transform import TileTransform, loop_nest
@@ -198,11 +198,11 @@ class Winograd:
         """Largest power of two such that weights up to it, with sources up to `SOURCES`, overflow in no transform and
         no sum.
 
-        Half of f32's range is left for rounding. Integers have no limit.
+        Half of f32's range is left for rounding.
         """
         (k,) = (d for d in self.direct.of("k") if not d.axis)
         most = 2.0**127 / (SOURCES * k.size * prod(x.codes.growth * x.groups for x in self.axes))
-        return inf if self.is_integer else 2.0 ** (frexp(most)[1] - 1)
+        return 2.0 ** (frexp(most)[1] - 1)
 
     @property
     def is_exact(self) -> bool:
@@ -419,7 +419,7 @@ def winograd(
                 "dims at most; legal with them are tiles of one axis of a convolution in one or two dims",
             )  # fmt: skip
     if made.is_integer and (why := _unfit_integers(made)):
-        raise ConfigError("winograd", f"--winograd={','.join(f'{n}:{m}' for n, m in sizes.items())}: {why}")
+        raise refusal(sizes, why)
     return made
 
 

@@ -103,7 +103,7 @@ def winograd_configs(
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
             arrays = made.array_bytes * threads
-            schedules = [*_schedules(problem, made, base, target)]
+            schedules = [*_schedules(problem, made, base, unit, target)]
             found += (_BlockChoice(x[0] * idle, arrays, *x) for x in schedules)
             # Threads determine only the blocks, because the numerical result must not depend on them.
             least = least if of_threads else min([least, *(x[0] for x in schedules)])
@@ -204,18 +204,19 @@ def winograd_features(problem: Problem, config: Config, target: Machine) -> Feat
     exceeds that of the direct kernel.
     """
     made = winograd_of(problem, config, target, dynamic=False)
-    return _Products(problem, made, target, config.fuse).features(product_config(config))
+    own = product_config(config)
+    return _Products(problem, made, target, ProductShape.of(made.product, target, own), config.fuse).features(own)
 
 
 def _schedules(
-    problem: Problem, made: Winograd, base: Config, target: Machine
+    problem: Problem, made: Winograd, base: Config, unit: ProductShape, target: Machine
 ) -> Iterator[tuple[float, int, Config]]:
-    """Yield the configs of ``made`` with each register tile of its product."""
+    """Yield the configs of ``made`` with each register tile of its product, which ``unit`` computes."""
     fuse, outer = _fused_tiles(made)
-    products = _Products(problem, made, target, fuse)
+    products = _Products(problem, made, target, unit, fuse)
     around = (FREQUENCY, *(d.name for d in made.direct.of("batch")))
     base = base.changed(fuse=fuse, reduce=made.product.reduce, outline=False)
-    loops, unit = products.loops, products.model.unit
+    loops = products.loops
     vectors = -(-loops.extents[base.lane] // unit.lanes)
     for tile in _tiles(loops.extents[outer], outer, vectors, base.lane, unit, target):
         for inner in ((base.lane, outer), (outer, base.lane))[: 2 if target.costs.interrupted else 1]:
@@ -257,9 +258,10 @@ def transform_steps(problem: Problem, config: Config, target: Machine) -> Iterat
 class _Products:
     """Facts that all schedules of the products of one program share."""
 
-    def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, problem: Problem, made: Winograd, target: Machine, unit: ProductShape, fuse: tuple[tuple[str, str], ...]
+    ) -> None:  # fmt: skip
         self.made, self.target = made, target
-        unit = _unit(made, target) or ProductShape.plain(made.product, target)
         self.model = Model(problem, made.product, target, unit)
         for a, b in fuse:
             self.model.fuse(a, b)

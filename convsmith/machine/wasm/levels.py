@@ -54,8 +54,9 @@ _IMAGES_FAR, _MEMORY_LINE = 16 << 20, 10.0
 have 12.8 MB together, and the same time where they have 6.4 MB.
 """
 _WEIGHTS_NEAR, _MEMORY_WEIGHT = 8 << 20, 0.09
-"""Those of a Zen 3. They change two layers of ResNet-50. In V8 13.6 the one that is no longer transformed takes 0.82 of
-the time; that of the other one, transformed with fewer weights, varies by more between runs than between both kernels.
+"""The limit and the price of a Zen 3 change two layers of ResNet-50. In V8 13.6 the one that is no longer transformed
+takes 0.82 of the time; that of the other one, transformed with fewer weights, varies by more between runs than between
+both kernels.
 """
 _WAITED_NEAR = 1.0
 """Without it, six of the 160 problems copy no tiles of pixels, which takes 1.05 to 1.27 of the time."""
