@@ -229,6 +229,10 @@ class Border:
                         f"{names[name]}: shares memory with {names[other]}; legal is memory of its own", code="overlap"
                     )
 
+    def is_apart(self, name: str, array: Array, others: Sequence[str], arrays: Sequence[Array]) -> bool:
+        """Return whether an array is certainly disjoint from the others in memory."""
+        return all([self._apart(name, array, other, second) for other, second in zip(others, arrays)])
+
     def _apart(self, name: str, array: Array, other: str, second: Array) -> bool:
         """Return whether two arrays are certainly disjoint in memory; False if that needs the full check."""
         a, b = self.specs[name], self.specs[other]

@@ -43,6 +43,8 @@ _ndarray = np.ndarray
 _making = RenewedLock()
 _BY_POSITION = ("src", "dst", "wei", "bia")
 """Arrays of a call with packed weights."""
+_PLAIN = ("src", "wei", "dst")
+"""Arrays of a call with plain weights that needs no others."""
 
 
 class HostKernel:
@@ -75,6 +77,10 @@ class HostKernel:
         self._fallback: HostKernel | None = None
         self._looks_for_denormals, self._plain_calls = True, PlainCalls(plain)
 
+        needed = border.specs.keys() - border.defaults.keys()
+        is_plain = border.forward and needed == {*_PLAIN}
+        self._takes_plain = is_plain and not (artifact.limits or border.empty or self._gpu)
+        """Whether a call with plain weights needs only their address, and those of source and destination."""
         self._on_packed: PreparedCall | None = None
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, None)
         if self._is_direct:
@@ -189,6 +195,9 @@ class HostKernel:
             call = self._on_packed or self._call_on_packed()
             call.run((address_of(ready), address_of(made), *weights.addresses), (ready, weights, made))
             return made
+        elif type(weights) is _ndarray and bias is None and self._takes_plain:
+            if self._has_run(src, weights, out, names):
+                return out  # type: ignore[return-value]
         if self._gpu_calls is None:
             return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
         result = self._gpu_calls.result(src, weights, bias, out)
@@ -196,6 +205,19 @@ class HostKernel:
             result = self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
             self._gpu_calls.learn(src, weights, bias, out, result)
         return result  # type: ignore[no-any-return]
+
+    def _has_run(self, src: object, weights: Array, out: object, names: Names) -> bool:
+        """Return whether the kernel has computed on plain weights, and on arrays that fit as they are."""
+        arrays: list[Array] = [src, weights, out]  # type: ignore[list-item]
+        specs = self._border.specs
+        fit = all([specs[name].fits(x) for name, x in zip(_PLAIN, arrays)])
+        if not (fit and arrays[-1].flags.writeable and self._border.is_apart("dst", arrays[-1], _PLAIN, arrays[:-1])):
+            return False
+        server = self._on_weights(weights, names)
+        if not server._takes_plain:
+            return False
+        server._calls.on_host(_PLAIN, ()).run([address_of(x) for x in arrays], arrays)
+        return True
 
     def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call; they are checked once, here.

@@ -19,6 +19,7 @@ import convsmith as cs
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.runtime import prepared_call
 from convsmith.runtime.arrays import address_of
+from convsmith.runtime.border import Border
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 
@@ -44,6 +45,31 @@ def test_calls(threads: int, bias: bool, scratch: bool, in_place: bool) -> None:
         assert kernel(X, packed, out=out) is out
         assert (out == truth).all()
     assert math.isnan(packed.magnitude), "weights without a limit are not examined"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_call_with_plain_weights_that_fit_takes_its_arrays_as_they_are(
+    in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = HostKernel(depthwise(SHAPE, scratch=True, in_place=in_place))
+    x, w, out, truth = X.copy(order="K"), W.copy(), np.full_like(X, np.nan), expected(X, W, None)
+    taken = []
+    take = Border.take
+    monkeypatch.setattr(Border, "take", lambda self, *given: taken.append(given) or take(self, *given))
+    assert kernel(x, w, out=out) is out and (out == truth).all() and not taken
+    w *= 2
+    assert kernel(x, w, out=out) is out and (out == 2 * truth).all() and not taken
+    for other in (x[:, ::-1], np.asfortranarray(x) + 0):
+        assert kernel(other, w, out=out) is out and (out == expected(other, w, None)).all() and taken
+        taken.clear()
+    for bad in (x, x[...].view()):
+        with pytest.raises(UsageError, match="shares memory"):
+            kernel(x, w, out=bad)
+    out.flags.writeable = False
+    with pytest.raises(UsageError, match="read-only"):
+        kernel(x, w, out=out)
+    with pytest.raises(UsageError, match="bias"):
+        kernel(x, w, B, out=np.empty_like(X))
 
 
 @pytest.mark.parametrize("bias", [False, True])
