@@ -143,7 +143,7 @@ def block(s: Schedule, moved: CopyNest, around: list[Loop], target: Machine, tur
             if 0 < steps[x.name] < steps[far.name] and moved.extents[x.name] > 1
         ]  # fmt: skip
         if not nearer:
-            break
+            continue
         step = steps[far.name] * moved.bytes_read
         held = target.l2.kept // step
         part = steps[nearer[-1].name] * moved.bytes_read

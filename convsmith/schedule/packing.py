@@ -17,6 +17,7 @@ from convsmith.ir.types import S32
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import MAX_READ_STRIDE
+from convsmith.passes.bind import bind
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
@@ -38,6 +39,9 @@ from convsmith.schedule.fill import fill
 from convsmith.schedule.loops import Loop, loops_in, names
 from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.transposed_copies import lower_transposed, order_transposed, transposition
+
+MAX_VECTORS = 4
+"""Maximum number of vectors of a run that are copied without a loop around them."""
 
 
 def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: bool = False) -> list[Step]:
@@ -182,6 +186,8 @@ def _order_copy(
     if pair:
         by_name = {x.name: x for x in whole}
         return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
+    if len(whole) > 1 and whole[-1].extent == lanes and whole[-2].extent <= MAX_VECTORS:
+        s.run(bind, (whole[-2],), "unrolled")
     return _CopyVectors(tuple(whole[-1:]) if loops and loops[-1].extent <= lanes else (), lanes)
 
 

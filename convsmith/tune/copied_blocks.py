@@ -53,7 +53,9 @@ def in_copied_blocks(problem: Problem, st: Statement, config: Config, target: Ma
     panel, all_terms = wide * size, loops.extents[term]
     if st.a.bytes + panel * all_terms <= target.costs.pages_near or not outpaces_lines(st, config, target):
         return config
-    depth = spread_depth(all_terms, panel_depth(all_terms, panel, target), panel, passes, target.l2)
+    line = target.l1.line // size
+    depth = panel_depth(all_terms, panel, line, target)
+    depth = spread_depth(all_terms, depth, panel, passes, target.l2, line)
     own = share(loops.extents[row], config.size(row), config.threads)
     count, block = copied_rows(own, depth * size, config.size(row), target, config.threads)
     tiles = ((row, count * block), (term, depth), (row, block))
@@ -82,29 +84,38 @@ def outpaces_lines(st: Statement, config: Config, target: Machine, late: float =
     return vectors * target.prices["multiply_add"] * line / size <= late * arrival
 
 
-def panel_depth(terms: int, panel: int, target: Machine) -> int:
-    """Return the depth of the equal parts of ``terms`` whose weights, ``panel`` bytes for each term, the first-level
-    cache keeps for a tile of columns; all of them if it holds them, so that memory keeps no sums.
+def panel_depth(terms: int, panel: int, line: int, target: Machine) -> int:
+    """Return the depth of the parts of ``terms`` whose weights, ``panel`` bytes for each term, the first-level cache
+    keeps for a tile of columns; all of them if it holds them, so that memory keeps no sums. Parts are equal but for
+    the last one, and begin with a cache line of the source's rows, which has ``line`` terms: a copy of whole lines
+    loads none of them twice, and its transposition has no tile that ends before the part.
+
+    >>> from convsmith.machine.registry import target
+    >>> panel_depth(512, 64, 16, target("avx2")), panel_depth(1024, 64, 16, target("avx2"))
+    (512, 352)
     """
     numerator, denominator = PANEL
     if terms * panel <= target.l1.bytes:
         return terms
     most = max(1, target.l1.bytes * numerator // (denominator * panel))
-    return -(-terms // -(-terms // most))
+    depth = -(-terms // -(-terms // most))
+    return depth if most < line else min(-(-depth // line), most // line) * line
 
 
-def spread_depth(terms: int, depth: int, panel: int, panels: int, cache: MemoryLevel) -> int:
-    """Return ``depth``, that of a part of ``terms``, or a little more if ``cache`` would not keep a line of each of
-    ``panels``, of ``panel`` bytes for each term, because their distance is close to a multiple of a way: a copy writes
-    them in turn.
+def spread_depth(terms: int, depth: int, panel: int, panels: int, cache: MemoryLevel, unit: int = 1) -> int:
+    """Return ``depth``, that of a part of ``terms``, or a few times ``unit`` more if ``cache`` would not keep a line of
+    each of ``panels``, of ``panel`` bytes for each term, because their distance is close to a multiple of a way: a copy
+    writes them in turn.
 
     >>> from convsmith.machine.registry import target
-    >>> spread_depth(1024, 342, 64, 64, target("avx2").l2), spread_depth(2048, 256, 64, 64, target("avx2").l2)
-    (342, 257)
+    >>> spread_depth(1024, 352, 64, 64, target("avx2").l2), spread_depth(2048, 256, 64, 64, target("avx2").l2)
+    (352, 257)
+    >>> spread_depth(4096, 384, 64, 64, target("avx2").l2, unit=16)
+    400
     """
     if depth == terms:
         return depth
-    others = range(depth, min(terms, depth + cache.ways))
+    others = range(depth, min(terms, depth + cache.ways * unit), unit)
     return next((n for n in others if cache.lines_kept(n * panel, 0) >= panels), depth)
 
 

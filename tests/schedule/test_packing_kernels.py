@@ -370,6 +370,28 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops
 
 
+PARTS = [("", "k.b:32 n.o:64 k.i:16"), ("--cache=k:256", "k.b:4 k.b2:16 n.o:64 k.i:16")]
+
+
+@pytest.mark.parametrize("words, loops", PARTS)
+def test_rows_of_long_weights_are_read_in_blocks(words: str, loops: str) -> None:
+    """Parts of the terms, around which no loop has shorter steps, have blocks of rows like all terms. The vectors of a
+    run are straight-line code.
+    """
+    level = next(x for x in levels.LEVELS if x.name == "avx2")
+    problem = parse_problem(f"--matmul 64x{1024 if words else 512}:{1024 if words else 512}x1024").canonical()
+    config = Config.parse(f"--target=avx2 --lane=n --register=m:6,n:16 --order=n,m --reduce=k {words}")
+    with interning():
+        made = plan(problem, config, level)
+        (pack,) = run_steps(made.program.naive(), made.pipeline).packs
+        lowered = run_steps(pack, packing.packing_steps(pack, level, is_constant=True))
+    found = [(x.var.name, int(x.hi)) for x in loops_of(lowered.body)]
+    assert " ".join(f"{name}:{count}" for name, count in found) == loops
+    assert str(lowered).count("{8} = ") == 2
+    given = exact_numbers(pack.params[0])
+    np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
+
+
 @pytest.mark.sampled(12, "isa", "threads")
 @pytest.mark.parametrize("isa", [t.name for t in host_targets()][-3:])
 @pytest.mark.parametrize("threads", [1, 2])

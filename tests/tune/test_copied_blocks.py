@@ -41,6 +41,7 @@ def test_rows_of_a_large_source_are_copied(threads: int) -> None:
     assert config.staged_at("pack_at") == (("src", f"m:{rows}"),) and not config.staged("fetch")
     assert (terms, row) == ("k", "m") and depth * config.size("n") * 4 <= machine.l1.bytes
     assert rows * depth * 4 <= machine.l2.bytes // 2 and rows % config.size("m") == 0
+    assert depth * 4 % machine.l1.line == 0
     if threads == 1:
         assert not own
     else:
