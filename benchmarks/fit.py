@@ -56,7 +56,7 @@ OFF = (
     "memory_wait", "memory_page", "added_ways",
     "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",
     "pack_channels", "columns", "interleaved", "waited_near", "widen", "arriving_line", "late_line", "crossed_line",
-    "result_step", "turned_pages",
+    "result_step", "turned_pages", "streamed_weights",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist, or that it has the price of another cost."""
 CYCLES = {

@@ -185,6 +185,10 @@ class Costs:
     """Cycles to load a byte of weights beyond those from memory, in addition to its delivery by a nearer cache."""
     weights_kept: int = 1 << 18
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
+    streamed_weights: int = 0
+    """Bytes of packed weights of a product that stream for each tile of rows from beyond the second-level cache, faster
+    than a source does for each tile of columns.
+    """
     blocks_kept: int = 1 << 19
     """Bytes of both factors in a block of pixels that the second-level cache keeps until all tiles of a gradient of the
     weights have read them.

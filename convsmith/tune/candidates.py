@@ -34,6 +34,7 @@ from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
+from convsmith.tune.rows_first import with_rows_first
 from convsmith.tune.tap_products import tap_configs
 from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.variants import (
@@ -136,6 +137,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             config = split_copies_by_thread(p, choice.config, target, choice.cycles)
             config = split_pixels_by_thread(p, config, target, choice.cycles)
             config = fetching(each, in_copied_blocks(p, each, config, target), target)
+            config = with_rows_first(each, config, target)
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked

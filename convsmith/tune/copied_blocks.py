@@ -22,7 +22,15 @@ from convsmith.schedule.planned import plan_for
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.thread_parts import share
 
-__all__ = ["copied_rows", "in_copied_blocks", "outpaces_lines", "panel_depth", "running", "spread_depth"]
+__all__ = [
+    "copied_rows",
+    "in_copied_blocks",
+    "is_plain_product",
+    "outpaces_lines",
+    "panel_depth",
+    "running",
+    "spread_depth",
+]
 
 MIN_PASSES = 32
 """Minimum number of tiles of columns, each of which reads all rows, from which a copy of each block of rows pays."""
@@ -38,7 +46,7 @@ def in_copied_blocks(problem: Problem, st: Statement, config: Config, target: Ma
     """Return the config of a product whose direct statement is ``st`` with blocks of rows that are copied, if these are
     faster: of a large source that many tiles of columns read, where an instruction transposes its rows.
     """
-    if target.device is not None or not _is_plain_product(st, config) or st.sizes:
+    if target.device is not None or not is_plain_product(st, config) or st.sizes:
         return config
     loops = loops_after_fusing(st, config)
     rows, terms = running(loops, "m"), running(loops, "k")
@@ -135,7 +143,7 @@ def copied_rows(rows: int, row: int, tile: int, target: Machine, threads: int = 
     return count, -(-tiles // count) * tile
 
 
-def _is_plain_product(st: Statement, config: Config) -> bool:
+def is_plain_product(st: Statement, config: Config) -> bool:
     """Return whether ``config`` computes a product of matrices of floats of one type, with vectors along columns of
     packed weights, without transforms, parts of sums, phases and copies of other operands.
     """

@@ -44,6 +44,10 @@ MIN_GAIN, MIN_GAIN_OF_TRANSPOSED = 1.05, 1.25
 """Minimum ratio of the cycles of a call that packs all weights first to those of a call that does not, from which a
 kernel of its own is worth compiling: that of weights whose columns are contiguous, and that of others.
 """
+OUT_OF_TURN = 1.08
+"""Ratio of the time of a product with columns outermost, as its copies need, to that with rows outermost, where these
+stay while the weights stream.
+"""
 FAR_SOURCE, MIN_PASSES = 4, 16
 """Minimum numbers of second-level caches that a source fills and of tiles of columns that read it, from which blocks of
 its rows are copied beside those of weights.
@@ -83,7 +87,8 @@ def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -
     events = ("pack_far" if in_rows else "pack", "pack_near")
     ahead, near = (cycles((Section(1, (("packing", ((event, elements),)),)),), target) for event in events)
     least = MIN_GAIN if in_rows else MIN_GAIN_OF_TRANSPOSED
-    if product + ahead < least * (product + near) or flaw_within(problem, other, target) is not None:
+    again = OUT_OF_TURN if config.order.index(lane) > 0 else 1
+    if product + ahead < least * (product * again + near) or flaw_within(problem, other, target) is not None:
         return None
     return other if in_rows or is_transposed(plan_for(problem, other, target).main, st.b.name) else None
 

@@ -1,0 +1,42 @@
+"""Products whose rows stay while their packed weights stream.
+
+A register tile reads a few rows at once, each a stream of its own that begins anew for every tile. Packed weights are
+one stream, in the order of reading. If the tiles of columns are outermost, each of them reads all rows again. With the
+rows outermost, the first-level cache keeps those of a tile for all columns, and prefetchers follow the weights, which
+the last cache keeps from one tile of rows to the next.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Var
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.copied_blocks import is_plain_product, running
+
+__all__ = ["with_rows_first"]
+
+
+def with_rows_first(st: Statement, config: Config, target: Machine) -> Config:
+    """Return the config of a product whose direct statement is ``st`` with rows around columns, where the last cache
+    keeps all weights while they stream; ``config`` if they are larger, if it has cache tiles other than the rows of a
+    thread, or if the source comes from memory, whose rows tiles fetch ahead.
+    """
+    most = target.costs.streamed_weights
+    is_near = st.b.bytes <= most and st.a.bytes <= target.costs.images_far
+    if target.device is not None or not is_near or st.sizes or not is_plain_product(st, config):
+        return config
+    loops = loops_after_fusing(st, config)
+    rows, terms = running(loops, "m"), running(loops, "k")
+    if len(rows) != 1 or len(terms) != 1 or loops.residues or any(loops.extents[n] > 1 for n in loops.of("batch")):
+        return config
+    (row,), lane = rows, config.lane
+    columns_first = lane in config.order and config.order.index(lane) < config.order.index(row)
+    is_run = view_steps(st.a).get(Var(terms[0])) == 1
+    several = all(loops.extents[n] > config.size(n) for n in (row, lane))
+    if any(n != row for n, _ in config.tiles_at("cache")) or not (columns_first and is_run and several):
+        return config
+    order = (*(n for n in config.order if n not in (row, lane)), row, lane)
+    return config.changed(order=order, fetch=tuple(n for n in config.staged("fetch") if n != st.a.name))
+
