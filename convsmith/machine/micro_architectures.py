@@ -90,7 +90,7 @@ _ZEN = (
 )  # fmt: skip
 _ZEN3 = (
     *_ZEN, ("weights_near", 8 << 20), ("memory_weight", 0.09), ("images_far", 8 << 20), ("page_turn", 3.0),
-    ("turned_pages", 64), ("streamed_weights", 4 << 20),
+    ("turned_pages", 64), ("streamed_weights", 4 << 20), ("channel_line", 13.0),
 )  # fmt: skip
 _ZEN4_BY_BITS = ((512, (
     ("broadcast_pair", 0.75), ("columns", 1.0), ("interleaved", 1.5), ("pack_channels", 0.25), ("transform", 0.7),

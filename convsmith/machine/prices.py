@@ -18,7 +18,7 @@ LIMITS = frozenset({
     "fragment_kept", "page_turn", "fetched_pixels", "fetched_blocks", "fetched_weights", "waited", "convert", "meeting",
     "pack_call", "inner_taps", "weights_byte", "blocks_kept",
     "code_kept", "instruction", "added_ways", "byte_product", "masked_word", "images_far", "streams",
-    "weights_near", "long_epilogue", "word_transform", "turned_pages", "streamed_weights",
+    "weights_near", "long_epilogue", "word_transform", "turned_pages", "streamed_weights", "channel_line",
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 

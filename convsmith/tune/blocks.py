@@ -25,6 +25,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.channel_lines import in_blocks_of_near_channels
 from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import TouchedArray, Traffic
@@ -54,6 +55,9 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
         return _in_blocks_of_near_rows(st, loops, config, target)
     if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
         return config
+    near = in_blocks_of_near_channels(st, loops, config, target)
+    if near != config:
+        return near
     sums = loops.of("k")
     inner, terms = max(sums, key=lambda n: loops.extents[n]), prod([loops.extents[n] for n in sums])
     wide = config.size(config.lane)

@@ -16,6 +16,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
+from convsmith.tune.channel_lines import lines_of_far_channels
 from convsmith.tune.channels_apart import arriving_lines, crossings, lines_apart, packed_pixels, waited_lines
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
@@ -370,6 +371,8 @@ class Model(SharedFacts):
             yield Section(count * steps * (1 - at_first), tuple(causes), slow)
             if m > ADDRESSES and rows_cross_blocks(self, config):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
+            if not near and (lines := lines_of_far_channels(self.st, loops, config, target)):
+                yield Section(count * steps, (("far memory", (("channel_line", lines),)),), slow)
             if self.strided_access and (far := waited_lines(self, loops, config, sides, self.far_line)):
                 yield Section(count * steps, (("far memory", far),), slow)
         for m, v, count, _ in tiles:
