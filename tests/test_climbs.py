@@ -81,6 +81,7 @@ def of_gpu() -> None:
     cs.CompiledKernel(cs.Conv.parse("--dt=f16 --stag=axb --dtag=axb mb8ic64ih14oc64oh14kh3ph1"), target("sm_90a"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "way, expected",
     [(of_cpu, {CHOICE}), (of_call, {CHOICE, MEMORY}), (of_gpu, {CHOICE})],

@@ -43,6 +43,7 @@ CHANGED = MicroArchitecture("", costs=(("straight_call", 100.0),))
 """Costs with other first choices than the reference costs: calls of tiles without loops take long."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("losses", "is_found"), [((1.2, 1.2, 1.2, 1.2), True), ((1.3, 0.9, 1.3, 0.9), False)])
 def test_a_cost_changes_where_both_halves_of_the_problems_gain(
     fit: Any, losses: Sequence[float], is_found: bool, monkeypatch: pytest.MonkeyPatch

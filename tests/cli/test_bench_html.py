@@ -45,6 +45,7 @@ def test_the_first_line_is_the_verdict_on_the_worst_kernel() -> None:
     assert "nothing is measured" in page([])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("libraries", [{}, {"torch": None}, {"torch": "2.0"}])
 def test_there_is_no_chart_without_a_library(libraries: dict[str, Any]) -> None:
     here = tuple(name for name, version in libraries.items() if version)

@@ -31,6 +31,7 @@ def test_columns_are_left_out_in_the_order_of_their_ranks(limit: int | None, lef
     assert [c.title for c in table.columns] == [c.title for c in COLUMNS if c.title not in left_out]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("limit", range(8, 140, 3))
 def test_a_row_is_never_longer_than_the_line(limit: int) -> None:
     table = fitted(COLUMNS, limit)

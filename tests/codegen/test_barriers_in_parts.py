@@ -57,7 +57,7 @@ def test_whole_barriers_need_no_extension(name: str) -> None:
     assert SPLIT_BARRIERS not in artifact.needs and {*target(name).needs} == {*artifact.needs}
 
 
-@pytest.mark.sampled(5, "name")
+@pytest.mark.sampled(9, wide=1, every="name")
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("kind", SPLIT)
 def test_kernels_are_exact(kind: str, name: str) -> None:

@@ -82,6 +82,7 @@ def test_results_are_compared_with_the_limits_that_they_may_exceed(
     assert sorted(set(re.findall(r"fcmp (\w+)", kernel.llvm()))) == comparisons
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("steps", ["relu+linear:0.5", "linear:-0.5:3", "relu+linear:0.0625:-7", "relu:0.25+linear:2:9"])
 @pytest.mark.parametrize("type_", ["u8", "s8", "s32"])
 def test_results_saturate(steps: str, type_: str) -> None:

@@ -53,7 +53,7 @@ def samples(name: str) -> np.ndarray:
     return np.resize(found, -(-len(found) // 32) * 32)
 
 
-@pytest.mark.sampled(8, "of+to", "lanes", "target")
+@pytest.mark.sampled(24, "of", "to", "lanes", "target", wide=1, every="of+to")
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("lanes", [0, 4, 16])
 @pytest.mark.parametrize("to", DTYPES)
@@ -74,7 +74,7 @@ def test_constants_of_every_type() -> None:
                 assert_same_bits(found, np.full(8, number, row.numpy))
 
 
-@pytest.mark.sampled(4, "target")
+@pytest.mark.sampled(8, "target")
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize(
     ("of", "to", "most"),

@@ -78,7 +78,7 @@ def test_every_number_of_byte_lanes(target: Machine) -> None:
     gathered("u8", cases, target)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("seed", [0, 1])

@@ -241,7 +241,7 @@ def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> Non
     assert held <= (config.register_file or machine.registers)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("line", LAYERS)
 @pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
 def test_default_kernels_spill_nothing(name: str, line: str) -> None:

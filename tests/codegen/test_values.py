@@ -163,7 +163,7 @@ def test_repeat(name: str, target: Machine) -> None:
     assert_same_bits(out, np.full(4, a[3]))
 
 
-@pytest.mark.sampled(3, "lanes", "group", "name", "target")
+@pytest.mark.sampled(6, "lanes", "group", "name", "target")
 @typed(COMPUTING)
 @pytest.mark.parametrize(("lanes", "group"), [(16, 4), (16, 16), (16, 1), (8, 2), (12, 4), (2, 2)])
 def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> None:
@@ -183,6 +183,7 @@ def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> Non
     assert_same_bits(found["out"], expected["out"])
 
 
+@pytest.mark.sampled(4)
 @EACH_TARGET
 @pytest.mark.parametrize("count", range(2, 9))
 @pytest.mark.parametrize("lanes", [4, 8, 16])

@@ -81,7 +81,7 @@ def test_ends_and_remainders_that_are_refused(words: str, code: str, text: str) 
     assert error.value.code == code
 
 
-@pytest.mark.sampled(8, "line", "threads", "isa")
+@pytest.mark.sampled(16, "threads", "isa", wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("line", "words", "isa"),

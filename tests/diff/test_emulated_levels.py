@@ -162,7 +162,7 @@ def test_nothing_saturates(target: Machine, types: tuple[str, str, str]) -> None
             check_emulated(problem, artifact, without_signs(problem, artifact, arrays))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @needs_emulator
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_memory_that_entries_share(target: Machine) -> None:

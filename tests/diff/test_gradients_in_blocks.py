@@ -136,6 +136,7 @@ OF_VECTORS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("level", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words", "packed"), OF_VECTORS)

@@ -34,7 +34,7 @@ def on_fragments(line: str, threads: int) -> dict[tuple[str, tuple[tuple[str, st
 
 
 @needs_amx
-@pytest.mark.sampled(3, "line", "threads")
+@pytest.mark.sampled(8, "threads", wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "line",
@@ -172,6 +172,7 @@ def in_blocks(lane: str, fuse: str, loop: str, size: int) -> str:
     return f"--target=avx512_amx {words}{fused} --reduce={','.join(pixels)} {near}"
 
 
+@pytest.mark.sampled(6)
 @needs_amx
 @pytest.mark.parametrize("lane", ["oc", "ic"])
 @pytest.mark.parametrize(("line", "fuse", "loop", "size"), IN_BLOCKS)
@@ -185,6 +186,7 @@ def test_blocks_that_pack_what_they_read_are_exact(
     assert verdict.ok, verdict.detail
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lane", ["oc", "ic"])
 @pytest.mark.parametrize("tag", ["axb", "abx"])
 def test_blocks_are_packed_by_transpositions_or_as_vectors(tag: str, lane: str) -> None:

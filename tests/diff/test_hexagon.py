@@ -93,6 +93,7 @@ def test_a_form_for_repeated_terms(types: str) -> None:
     assert re.search(r"vrmpy\(v\d+\.ub,r\d+\.u?b\)", text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", ["--dt=u8:s8:u8", ""], ids=["bytes", "f32"])
 def test_sizes_of_a_call(options: str) -> None:
     """Sizes are words of 32 bits in the argument block, beside pointers into the table of the call's own sizes."""

@@ -43,6 +43,7 @@ def test_lanes_lie_along_phases(line: str, isa: str) -> None:
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", LINES[::4])
 def test_threads_share_phases(line: str) -> None:
     problem, target = parse_problem(line), TARGETS[BEST]

@@ -70,7 +70,7 @@ def name_of(number: int) -> str:
     return str(LISTED[number].name or LISTED[number].descriptor())[:60]
 
 
-@pytest.mark.sampled(23, "direction")
+@pytest.mark.sampled(46, "direction")
 @pytest.mark.parametrize("direction", TYPES)
 @pytest.mark.parametrize("number", list(filter(small, range(len(LISTED)))), ids=name_of)
 def test_listed_small(number: int, direction: str) -> None:
@@ -90,7 +90,7 @@ def line_of(line: str) -> str:
     return line.partition('n"')[0][:100]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("line", [x for x in ATTRIBUTES if parse_problem(x).flops_dense <= 25 * SMALL], ids=line_of)
 def test_attributes(line: str) -> None:
     check(line)

@@ -37,7 +37,7 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", CALLS)
 def test_calls_compute_what_the_kernel_for_all_sizes_does(kind: str) -> None:
     require_opencl()

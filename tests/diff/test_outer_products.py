@@ -67,7 +67,7 @@ def test_outer_products_are_exact(name: str) -> None:
     check_emulated(problem, artifact, random_arrays(problem, 1))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_products_add_to_tiles_in_streaming_mode(name: str) -> None:
     """A kernel enters streaming mode once and leaves it once; sums reach memory from tiles, row by row."""

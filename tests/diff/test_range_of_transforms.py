@@ -225,6 +225,7 @@ def test_growth(m: int, r: int, largest: float) -> None:
     assert growth(filtering(m, r)) == largest
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("r", [2, 3, 5])
 @pytest.mark.parametrize("m", [2, 3, 4, 6])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -55,7 +55,7 @@ def check(line: str, config: str = "", bits: tuple[int, ...] = VECTOR_BITS, leve
         check_emulated(problem, artifact, random_arrays(problem, n), rvv_processor(n, machine.needs))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     line = re.sub("--dt=b?f16 ", r"\g<0>--accuracy=strict ", line_of(CASES[name][0]))
@@ -107,6 +107,7 @@ TRANSFORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", TRANSFORMS)
 def test_transforms(direction: str) -> None:
     """Winograd's transforms of two by two results are exact for small integers, whose products are scalable."""
@@ -141,7 +142,7 @@ def test_every_kind_is_among_them() -> None:
     assert not {kind for kind in wanted if found[kind] < 5}, found
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("seed", [case(seed) for seed in range(COUNT)])
 def test_exact(seed: int) -> None:
     machine = LEVELS[seed % len(LEVELS)]

@@ -153,6 +153,7 @@ def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> 
     assert verdict.ok, verdict.detail
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "line",
     [

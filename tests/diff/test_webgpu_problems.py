@@ -85,12 +85,13 @@ def test_random_problems(first: int) -> None:
             check(problem, None, seed)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_chains(seed: int) -> None:
     check(random_chain(random.Random(seed), kind="f32", macs=10_000), None, seed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("line", [
     "--dt=s8:s8:s8 mb1ic5ih5oc7kh3ph1", "--dt=s8:u8:s8 --dir=BWD_D mb1ic6ih6oc4kh3ph1sh2oh3",
     "--dt=u8:s8:u8 --attr-post-ops=s32_add:per_oc+s32_mulh:common:1518500250+s32_rshift:common:7 mb1ic9ih5oc6kh3ph1",
@@ -104,7 +105,7 @@ def test_elements_that_share_words(line: str, layout: str) -> None:
     check(parse_problem(f"--stag={layout} --dtag={layout} {line}"), None, 0)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("line", [
     "--dt=s8:s8:s32 mb1ic32ih6oc8kh3ph1", "--dt=u8:u8:s32 mb1ic20ih6oc8kh1", "--dt=s8:u8:s32 mb1ic16ih6oc9kh3ph1",
     "--dt=u8:s8:u8 --attr-post-ops=relu mb1ic36ih8oc16kh3ph1", "mb2ic8ih6oc12kh3ph1", "--dir=BWD_D mb1ic16ih8oc32kh1",

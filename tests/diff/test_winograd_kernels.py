@@ -99,7 +99,7 @@ EXACT = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(11, "line", "isa")
+@pytest.mark.sampled(24, "isa", wide=1, every="line")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), EXACT)
 def test_exact(line: str, words: str, isa: str) -> None:

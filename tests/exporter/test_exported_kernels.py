@@ -63,7 +63,7 @@ def exported(problem: Problem, directory: Path, built_in: bool, **options: objec
     return library, arrays
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("built_in", (False, True))
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("case", LINES)
@@ -97,6 +97,7 @@ def test_transforms_give_the_bits_that_the_kernel_gives_here(built_in: bool, tmp
     check_called(library.kernels[0], shared_library(library), problem, arrays, True, truths)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "value"),
     (
@@ -150,6 +151,7 @@ def test_tables_of_pointers_are_written_by_each_call(line: str, parts: int, tmp_
         check_called(kernel, loaded, problem, arrays, parallel=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ("object", "source", "static-library"))
 def test_each_form_is_the_same_code(form: str, tmp_path: Path) -> None:
     problem = parse_problem(LINES["scales"])
@@ -176,7 +178,7 @@ def test_several_kernels_share_a_library(tmp_path: Path) -> None:
         check_called(kernel, loaded, problem, random_arrays(problem), False)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("level", ("generic", "avx2", "avx512_amx", "aarch64", "hexagon+v68"))
 def test_code_names_no_function_of_a_library(level: str, tmp_path: Path) -> None:
     lines = (

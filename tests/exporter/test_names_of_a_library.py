@@ -28,6 +28,7 @@ KNOWN = (2, 36)
 """The version of glibc whose names the table has."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("prefix", (None, "pthread", ""))
 def test_names_that_mean_something_else(prefix: str | None, tmp_path: Path) -> None:
     lines = [f'{LINE}n"{name}"' for name in NAMES]

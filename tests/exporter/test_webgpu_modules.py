@@ -71,7 +71,7 @@ def exported(line: str, folder: Path, level: str = "webgpu") -> ExportedLibrary:
 QUADS = "--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb1ic32ih6oc16kh3ph1"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", LINES)
 def test_a_page_computes_what_the_reference_computes(kind: str, tmp_path: Path) -> None:
     check(LINES[kind], tmp_path, "webgpu")

@@ -144,6 +144,7 @@ def test_every_activation_is_tried() -> None:
     assert set(ACTIVATIONS) <= {name if isinstance(name, str) else name[0] for name in NAMED}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", NAMED, ids=str)
 def test_activations_mean_what_frameworks_mean(activation: Any) -> None:
     x = np.linspace(-4, 4, 64, dtype=np.float32).reshape(1, 1, 8, 8)

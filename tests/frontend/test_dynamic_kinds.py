@@ -138,6 +138,7 @@ def test_every_step_computes_the_same(options: str, line: str, sizes: str, threa
                 assert oracle.checked > 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", ["kh3kw3mb1ih5oh5iw7ow7ph1pw1", "kh3kw2sh2sw2mb1ih7oh4iw11ow6ph1pw1"])
 def test_every_step_with_masks_computes_the_same(line: str) -> None:
     target = replace(small_target(4, 12), masked_bytes=1)

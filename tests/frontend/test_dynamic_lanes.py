@@ -67,7 +67,7 @@ def _check(p: Conv, kernel: cs.CompiledKernel, calls: int) -> None:
         np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
 
 
-@pytest.mark.sampled(12, "level", "line")
+@pytest.mark.sampled(12, "level", wide=1, every="line")
 @pytest.mark.parametrize("level", [host_targets()[n].name for n in (0, -1)])
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, level: str) -> None:
@@ -89,7 +89,7 @@ FEW = (
 """Results of few channels, or of few channels a group, in channels first."""
 
 
-@pytest.mark.sampled(3, "line")
+@pytest.mark.sampled(4, wide=1, every="line")
 @pytest.mark.parametrize("line", FEW)
 def test_results_of_few_channels_have_vectors_of_pixels(line: str) -> None:
     p, level = Conv.parse(f"--stag=abx --dtag=abx {line}"), host_targets()[0]
@@ -99,6 +99,7 @@ def test_results_of_few_channels_have_vectors_of_pixels(line: str) -> None:
     _check(p, kernel, 6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", ["--register=oc:2,ow:16", "--register=oc:1,ow:64 --remainder=ow:32"])
 @pytest.mark.parametrize("line", [LINES[0], LINES[4]])
 def test_tiles_and_their_remainders(line: str, words: str) -> None:
@@ -120,7 +121,7 @@ COPIED = (
 """Pixels that are read where they are; in the last line, each vector of them is gathered."""
 
 
-@pytest.mark.sampled(6, "words", "line")
+@pytest.mark.sampled(9, "words", wide=1, every="line")
 @pytest.mark.parametrize("words", ["--register=oc:2,ow:{}", "--register=oc:1,ow:{} --threads=2"])
 @pytest.mark.parametrize("line", COPIED)
 def test_tiles_and_parts_of_tiles_copy_the_pixels_that_they_read(line: str, words: str) -> None:
@@ -191,7 +192,7 @@ WINDOWS = (
 )
 
 
-@pytest.mark.sampled(4, "line")
+@pytest.mark.sampled(9, wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", WINDOWS)
 def test_tiles_of_several_rows_serve_any_sizes(line: str, threads: int) -> None:
@@ -235,7 +236,7 @@ NARROW = (
 )
 
 
-@pytest.mark.sampled(3, "line")
+@pytest.mark.sampled(3, wide=1, every="line")
 @pytest.mark.parametrize("line", NARROW)
 def test_narrow_images_with_wide_pads(line: str) -> None:
     """Images of fewer pixels than a vector, and pads that exceed them."""
@@ -288,6 +289,7 @@ def test_small_images_with_borders_run_through_a_table() -> None:
     assert pixels_at_borders(replace(p, i=(28, 28), o=(14, 14), s=(2, 2))) == {"h": 2, "w": 2}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", ["mb1ic3ih32oc24kh3ph1", "mb1ic1ih40oc16kh5sh2ph2", "mb1ic4iw90oc20kw9pw4"])
 @pytest.mark.parametrize("tag", ["axb", "abx"])
 def test_windows_of_few_channels_have_no_table(line: str, tag: str) -> None:
@@ -342,7 +344,7 @@ GROUPS = (
 )
 
 
-@pytest.mark.sampled(5, "line")
+@pytest.mark.sampled(5, wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", GROUPS)
 def test_groups_of_few_channels_share_vectors(line: str, threads: int) -> None:

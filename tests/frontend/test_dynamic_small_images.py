@@ -131,7 +131,7 @@ def test_small_images_run_as_one_row(line: str, mb: int, i: tuple[int, ...], end
     assert tuple(found[n] for n in ("mb_end", "oh_end", "ow_end")) == ends
 
 
-@pytest.mark.sampled(6, "line")
+@pytest.mark.sampled(12, wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "line",

@@ -54,7 +54,7 @@ def test_known_answers(name: str, threads: int) -> None:
     assert np.array_equal(cs.gemm_lowp(*product, output_stages=stages, threads=threads), given["expected"])
 
 
-@pytest.mark.sampled(6, "left+right", "offsets")
+@pytest.mark.sampled(6, "left+right", wide=1, every="offsets")
 @pytest.mark.parametrize("offsets", OFFSETS)
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
 def test_types_and_offsets(left: Any, right: Any, offsets: str) -> None:

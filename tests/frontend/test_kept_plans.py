@@ -39,6 +39,7 @@ def counted_compile(line: str, target: str) -> Counter[str]:
     return calls
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", [POINTWISE, TRANSFORMED])
 @pytest.mark.parametrize("target", ["avx512", "avx2", "aarch64"])
 @pytest.mark.usefixtures("no_cache")
@@ -47,6 +48,7 @@ def test_a_compilation_plans_once_and_states_the_problem_once(line: str, target:
     assert calls["plan"] == 1 and calls["_statement"] == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 @pytest.mark.usefixtures("no_cache")
 def test_a_transform_is_stated_once_for_each_size_of_its_tiles(target: str) -> None:
@@ -54,6 +56,7 @@ def test_a_transform_is_stated_once_for_each_size_of_its_tiles(target: str) -> N
     assert calls["winograd"] == 2  # of 4 and of 2 pixels
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", [POINTWISE, TRANSFORMED, CHAIN])
 @pytest.mark.usefixtures("no_cache")
 def test_what_is_asked_of_a_kernel_reads_its_plan(line: str) -> None:

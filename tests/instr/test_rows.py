@@ -168,7 +168,7 @@ def test_the_table_of_a_level(target: Machine) -> None:
         assert set(row.needs) <= set(target.needs)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("target, row", ROWS)
 def test_specification(target: Machine, row: Instruction) -> None:
     """``c + a * b``, where several elements of ``a`` and ``b`` may belong to one of ``c``."""
@@ -196,6 +196,7 @@ def test_a_scalable_row_does_the_same_in_every_unit(target: Machine, row: Instru
         np.testing.assert_array_equal(specified(row.scaled.at(units), data), wanted)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", [pytest.param(x.values[1], id=x.id) for x in ROWS if x.values[1].repeated])
 def test_a_form_for_repeated_terms_does_the_same(row: Instruction) -> None:
     assert row.repeated is not None
@@ -205,12 +206,13 @@ def test_a_form_for_repeated_terms_does_the_same(row: Instruction) -> None:
     np.testing.assert_array_equal(specified(row, whole), wanted)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target, row", ROWS)
 def test_text_parses_back(target: Machine, row: Instruction) -> None:
     assert str(parse_kernel(str(row.kernel))) == str(row.kernel)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("target, row", ROWS)
 def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
     text = llvm_bind.assembly(module(target, row), target.triple, target.cpu, target.features)
@@ -303,7 +305,7 @@ def transposing(target: Machine, row: Instruction) -> str:
     return llvm_text(parse_kernel(text), target, "row")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("target, row", SHUFFLES)
 def test_a_transposition(target: Machine, row: Instruction) -> None:
     """The specification is numpy's transposition of groups; the machine moves every element as it says."""
@@ -323,7 +325,7 @@ def test_a_transposition(target: Machine, row: Instruction) -> None:
     np.testing.assert_array_equal(moved, found)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("target, row", SHUFFLES)
 def test_a_transposition_is_shuffles_of_vectors(target: Machine, row: Instruction) -> None:
     """No element goes alone, and there are no more shuffles than its two stages take."""

@@ -43,6 +43,7 @@ WARP = {
 ROWS = [SMMLA, SDOT, *{r.name: r for t in (*LEVELS, level()) for r in (*t.instructions, *t.transpositions)}.values()]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("row, scale", [(SDOT, 3), *((row, 1) for row in ROWS)])
 def test_a_layout_holds_each_element_once(row: Instruction, scale: int) -> None:
     for operand in row.operands:
@@ -77,6 +78,7 @@ def test_facts_of_a_scalable_row_count_for_each_unit() -> None:
     assert {str(v): n for v, n in SDOT.loops.items()} == {"l": 4, "r": 4}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", ROWS[2:], ids=lambda row: row.name)
 def test_facts_of_each_row(row: Instruction) -> None:
     """Sums and the terms of each are the multiply-adds of the specification."""

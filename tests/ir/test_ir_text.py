@@ -295,6 +295,7 @@ def test_errors_of_kernels(text: str, message: str) -> None:
     assert str(error.value) == message
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("parse", "before", "inner", "after", "end"),
     [

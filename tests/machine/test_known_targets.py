@@ -29,7 +29,7 @@ def test_no_name_comes_twice() -> None:
     assert FOREIGN and host_targets()[-1].name == "generic"
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("target", FOREIGN, ids=lambda t: t.name)
 def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
     isa, triple = target.name, target.triple

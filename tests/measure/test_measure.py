@@ -238,6 +238,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize("name", [name for name, library in PEERS.items() if library.chains])
 def test_peers_compute_chains(name: str, line: str) -> None:

@@ -144,7 +144,7 @@ class Steps:
         run(kernel, {b.name: given[b.name] for b in kernel.params}, self.instructions, sizes)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "name",
     [

@@ -114,6 +114,7 @@ def windows() -> list[tuple[Window, tuple[int, ...], bool]]:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("window, shape, fits", windows())
 def test_a_window_beyond_its_source_is_refused(window: Window, shape: tuple[int, ...], fits: bool, form: str) -> None:

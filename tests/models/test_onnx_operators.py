@@ -145,6 +145,7 @@ def implemented(op: str, kernel: tuple[int, ...], attributes: dict[str, Any]) ->
     return all(e < a for e, a in zip(extra, s)) and not (same and any(r < a for r, a in zip(reach, s)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", FORMULAS)
 def test_attributes_as_in_onnx_runtime(op: str) -> None:
     compared = 0
@@ -218,7 +219,7 @@ def sums(x: Array, w: Array, x_point: Any, w_point: Any, attributes: dict[str, A
     return reference.conv(x.astype(np.int64) - np.int64(x_point), shifted, attributes)
 
 
-@pytest.mark.sampled(6, "x_type+w_type", "attributes")
+@pytest.mark.sampled(6, "x_type", "w_type", wide=1, every="x_type+w_type attributes")
 @pytest.mark.parametrize("x_type,w_type", PAIRS)
 @pytest.mark.parametrize("attributes", CONVS)
 def test_conv_integer(x_type: str, w_type: str, attributes: dict[str, Any]) -> None:
@@ -246,7 +247,7 @@ def test_sums_of_integers_stay_exact_beyond_24_bits() -> None:
     assert got.tolist() == [[252 * (254 * 300 - 1)], [250 * (254 * 300 - 1)]]
 
 
-@pytest.mark.sampled(9, "x_type+w_type", "y_type", "per_channel")
+@pytest.mark.sampled(9, "x_type", "w_type", wide=1, every="x_type+w_type y_type per_channel")
 @pytest.mark.parametrize("x_type,w_type", PAIRS)
 @pytest.mark.parametrize("y_type", BYTES)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["one-scale", "per-channel"])

@@ -102,7 +102,7 @@ ALONE: dict[str, Build] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_value_that_others_need_stays(name: str) -> None:
     model = _built(ALONE[name])

@@ -36,6 +36,7 @@ def _places(graph: Graph) -> list[int]:
     return [n for n, work in enumerate(works) if work.k == (1, 1)]  # type: ignore[union-attr]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("channels", "stride", "place"), [(32, 1, 0), (96, 1, 1), (128, 2, 0)])
 def test_a_shortcut_runs_early_if_its_result_is_smaller(channels: int, stride: int, place: int) -> None:
     b, graph = _graph(channels, stride)

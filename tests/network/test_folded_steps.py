@@ -84,6 +84,7 @@ def test_constants_on_either_side_of_convolutions() -> None:
     assert len(net.image.steps) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
 def test_products_with_a_function_of_a_value_are_steps(gate: str) -> None:
     b = NetworkBuilder(9)

@@ -215,7 +215,7 @@ def _in_layouts(op: Operator) -> list[Operator]:
     return [op.with_tags(tags) for tags in (first, last, mixed)]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_kernels_compute_what_the_reference_computes(name: str) -> None:
     for op in _in_layouts(OPERATORS[name]):
@@ -232,7 +232,7 @@ def _in_memory(t: Tensor, x: Array) -> Array:
     return memory
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None:
     op = OPERATORS[name]

@@ -44,7 +44,7 @@ def expected_of(model: Any, arrays: dict[str, Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(200)
 @pytest.mark.parametrize("seed", range(400))
 def test_random_bytes_compute_the_same_numbers(seed: int) -> None:
     """Scales are powers of two: conversions are exact, and so are sums, but for some means."""

@@ -199,7 +199,7 @@ def _drawn(seed: int) -> Any:
     return g.b.model(*(outputs or [g.b.nodes[-1].output[0]])) if nodes else None
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("seed", range(300))
 def test_random_graphs_compute_the_same_numbers(seed: int) -> None:
     """Operands are whole numbers. Sums are exact below 2**24, but for those of Winograd's transforms."""

@@ -29,7 +29,7 @@ def drawn_images(seed: int) -> Any:
     return g.model()
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(200)
 @pytest.mark.parametrize("seed", range(400))
 def test_random_images_compute_the_same_numbers(seed: int) -> None:
     """Operands are whole numbers. Sums are exact below 2**24, but for those of Winograd's transforms."""

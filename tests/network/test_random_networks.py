@@ -124,7 +124,7 @@ def _drawn(seed: int) -> Any:
     return b.model(*outputs)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("seed", range(80))
 def test_random_networks_agree_with_onnx_runtime(seed: int) -> None:
     model = _drawn(seed)

@@ -24,7 +24,7 @@ def drawn_small(seed: int) -> tuple[Any, DrawnSmall]:
     return g.model(), g
 
 
-@pytest.mark.sampled(100)
+@pytest.mark.sampled(200)
 @pytest.mark.parametrize("seed", range(400))
 def test_random_graphs_of_small_floats_are_exact(seed: int) -> None:
     """Sums of Winograd's transforms are exact to the rounding of f32, which none of these numbers shows but zeros."""

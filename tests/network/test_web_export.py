@@ -75,6 +75,7 @@ def test_the_test_beside_the_modules(name: str, weights: str, threads: int, tmp_
     run(tool("node"), "--test", folder / "net.test.mjs")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "levels, titles, weights",
     [

@@ -65,6 +65,7 @@ def test_floats_have_every_instruction() -> None:
     assert machines(product(types="f32")) == LEVEL.with_cold_weights
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("largest, name", [(LIMIT, "vpmaddubsw_256"), (LIMIT + 1, "vpmaddwd_256_u8")])
 def test_kernels_have_the_instruction_that_weights_permit(largest: int, name: str) -> None:
     source = NetworkValue("x", (1, 32, 6, 6), "u8")

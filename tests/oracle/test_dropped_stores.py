@@ -96,7 +96,7 @@ def cases() -> list[tuple[str, dict[int, str]]]:
     return found
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("kind", "forms"), cases())
 def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
     line, words = KINDS[kind]
@@ -109,6 +109,7 @@ def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
         run_steps(naive(problem, st), kernel_plan(st, config, target).pipeline, [made])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("kind", "forms"), [c for c in cases() if c[0] != "fragments"][::2])
 def test_dropped_by_compiled_code(kind: str, forms: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     line, words = KINDS[kind]

@@ -224,6 +224,7 @@ def random_kernel(numbers: random.Random) -> str:
             f"{start}{body('      ', [], 3)}{end}")  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_nests(seed: int) -> None:
     old = parse_kernel(random_kernel(random.Random(seed)))

@@ -27,6 +27,7 @@ def padded(pixels: int, taps: int, step: int, pad: int, size: int) -> Kernel:
 """)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("pad", [0, 1, 4, 7])
 @pytest.mark.parametrize("step", [1, 2, 5])
 @pytest.mark.parametrize(("taps", "size"), [(1, 1), (3, 1), (3, 6), (2, 9)])

@@ -65,6 +65,7 @@ def is_cheap(row: Instruction) -> bool:
     return prod(row.loops.values()) <= 512
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ROWS)
 def test_each_row_replaces_its_nest(name: str, seed: int) -> None:
@@ -77,6 +78,7 @@ def test_each_long_row_leaves_the_same_numbers(name: str) -> None:
     check(ROWS[name], nest_of(ROWS[name], 5))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("row", [FRAGMENT, *MADE_UP], ids=lambda row: row.name)
 def test_a_row_that_no_pass_knows_replaces_its_nest(row: Instruction, seed: int) -> None:
@@ -114,6 +116,7 @@ def test_a_condition_that_is_no_predicate_is_refused() -> None:
         _ = Specification(row).nest
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", ON_VECTORS, ids=lambda row: row.name)
 def test_vectors_are_replaced_as_nests_are(row: Instruction) -> None:
     """The row that computes a nest computes it on vectors as well."""
@@ -172,6 +175,7 @@ def another_accumulator(s: Store) -> Stmt:
 PRODUCTS = {r.name: r for r in (*ROWS.values(), FRAGMENT, PRODUCT) if len(r.operands) == 3}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mutate", [one_more_term, no_accumulator, another_operation, another_accumulator])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_nest_with_another_value_stays(name: str, mutate: Callable[[Store], Stmt]) -> None:
@@ -227,6 +231,7 @@ def test_a_nest_whose_rows_are_not_neighbours_stays(name: str) -> None:
         assert replace(kernel, (PRODUCTS[name],)) is kernel
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name, row in PRODUCTS.items() if row.operands[1].layout.elements == 1])
 def test_elements_of_a_vector_lie_anywhere(name: str) -> None:
     kernel = with_steps(PRODUCTS[name], 1, 2)

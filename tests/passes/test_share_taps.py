@@ -43,6 +43,7 @@ BLOCKED = """kernel k(a: f32[16], b: f32[6], c: f32[3])
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("row", "mask", "read"),
     [

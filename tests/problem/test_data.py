@@ -23,6 +23,7 @@ def test_most_lines_are_small() -> None:
         assert any(text in line for line in LINES), text
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[:100])
 def test_lines(line: str) -> None:
     problem = parse_problem(line)

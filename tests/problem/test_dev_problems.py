@@ -42,6 +42,7 @@ def test_none_is_missing() -> None:
     assert (len(CONVOLUTIONS), len(DECONVOLUTIONS), len(CASES)) == (175, 25, 300)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("expected", CONVOLUTIONS, ids=lambda problem: problem["desc"][:60])
 def test_convolutions(expected: dict[str, Any]) -> None:
     problem = Conv.parse(expected["desc"])
@@ -57,6 +58,7 @@ def test_deconvolutions(expected: dict[str, Any]) -> None:
     assert Conv.parse(str(problem)) == problem
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["line"][:100])
 def test_lines_with_options(case: dict[str, Any]) -> None:
     line = case["line"]

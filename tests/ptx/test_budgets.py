@@ -75,6 +75,7 @@ _AHEAD = ("--lane=oc --register=oc:64,oh:4,ow:16 --reduce=kh,kw,ic --instruction
           "--group=oc:128,mb:2,oh:4,ow:16,ic:32 --shared=src,wei --pad=src:8,wei:8 --buffers=3 --copies=async")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("words", "products", "most"), [("", 0, 130), ("--load_ahead=yes", 28, 130),
                                                          ("--load_ahead=yes --rounds=yes", 28, 90)])
 def test_products_of_warps_wait_for_no_factors_behind_a_barrier(words: str, products: int, most: int) -> None:
@@ -134,7 +135,7 @@ def tools_of(assembled: AssembledKernels) -> str:
     return f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "level", "line", "product"), BUDGETS, ids=[f"{x[0]}-{x[1]}" for x in BUDGETS])
 def test_the_opcodes_of_a_hot_loop(
     name: str, level: str, line: str, product: str, request: pytest.FixtureRequest

@@ -51,7 +51,7 @@ def numbers(name: str) -> np.ndarray:
     return np.resize(found, -(-len(found) // (24 * THREADS)) * 24 * THREADS)
 
 
-@pytest.mark.sampled(40, "of", "to", "lanes", "level")
+@pytest.mark.sampled(80, "of", "to", "lanes", "level")
 @pytest.mark.parametrize("level", [x.name for x in LEVELS])
 @pytest.mark.parametrize("lanes", [0, 2, 8])
 @pytest.mark.parametrize(("of", "to"), PAIRS)

@@ -174,6 +174,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda x: x.__name__)
 def test_a_planted_fault_of_a_cluster_raises(
     fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch

@@ -117,6 +117,7 @@ def test_pairs_of_8_bit_floats_are_saturated_to_finite_ones(name: str) -> None:
     assert (found >> 8).tolist() == one and (found & 0xFF).tolist()[:-1] == one[1:]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_every_number_of_16_bits_is_an_f32(name: str) -> None:
     fraction, bias, _ = FORMS[name]

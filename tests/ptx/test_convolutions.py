@@ -72,21 +72,21 @@ def check(line: str, words: str, level: str) -> None:
         check_result(problem, memory, truth)
 
 
-@pytest.mark.sampled(10, "level")
+@pytest.mark.sampled(20, "level")
 @pytest.mark.parametrize("level", [t.name for t in LEVELS])
 @pytest.mark.parametrize("kind", EVERY)
 def test_kernels_are_exact_under_four_schedules(kind: str, level: str) -> None:
     check(*EVERY[kind], level)
 
 
-@pytest.mark.sampled(8, "level")
+@pytest.mark.sampled(20, wide=1, every="level")
 @pytest.mark.parametrize("level", [t.name for t in LEVELS])
 @pytest.mark.parametrize("line", LAYERS)
 def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -> None:
     check(line, "", level)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("line", "rows"), [
     ("--stag=axb --dtag=axb --dt=f16 mb32ic64ih28oc64oh28kh3ph1",
      {"sm_70": "mma_m8n8k4_f16", "sm_80": "mma_m16n8k16_f16"}),

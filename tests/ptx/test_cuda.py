@@ -83,6 +83,7 @@ def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.
     assert driver.contexts == ["the caller's"], "the context that was current is so again"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["stride", "backward by weights", "a cluster of rows"])
 def test_tensor_maps_are_made_of_the_arrays_of_a_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = InterpretedDriver((9, 0))

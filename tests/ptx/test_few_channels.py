@@ -38,6 +38,7 @@ def counts(line: str, level: str = "sm_90a") -> Counter[str]:
     return Counter(re.findall(r"\s((?:ld|st)\.(?:shared|global)\S+|fma\S+|cvt\.u32\.u16)\s", main_of(line, level)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", [LARGE_DEPTHWISE, LARGE_FEW])
 def test_an_element_is_loaded_once_for_all_taps_of_a_row(line: str) -> None:
     found = counts(line)
@@ -82,6 +83,7 @@ LARGE_STEM = f"{STEM} mb32ic3ih224oc64oh112kh7sh2ph3"
 FRAGMENTS = "--lane=oc --reduce=kh,kw,ic --realise=pad_copy --pack= --shared=src,wei --pad=src:8,wei:8"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a"])
 def test_a_stem_copies_all_rows_of_its_window_once(level: str) -> None:
     config = config_of(LARGE_STEM, level)

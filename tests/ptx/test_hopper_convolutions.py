@@ -41,14 +41,14 @@ def check_raises(broken: Artifact, line: str, message: str) -> None:
             check(broken, line, seed)
 
 
-@pytest.mark.sampled(16, "seed", wide=2, every="kind")
+@pytest.mark.sampled(40, "seed", wide=2, every="kind")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact_under_four_schedules(kind: str, seed: int) -> None:
     check(hopper_artifact(kind), KINDS[kind][0], seed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_assemble_without_spills_and_warnings(kind: str) -> None:
     skip_without(LEVEL)
@@ -65,7 +65,7 @@ def resident(kind: str, count: int) -> Artifact:
     return compiled(*KINDS[kind], replace(machine, device=replace(machine.device, units=units)))
 
 
-@pytest.mark.sampled(12, "kind", wide=2, every="count")
+@pytest.mark.sampled(24, "kind", wide=2, every="count")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2, 3))
 @pytest.mark.parametrize(
@@ -212,6 +212,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda x: x.__name__)
 def test_a_planted_fault_raises(
     fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_fault_is_reported(name: str, seed: int) -> None:

@@ -40,7 +40,7 @@ CASES = {
 """Problems with part of the reason that `explain` gives."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", CASES)
 def test_another_realisation_is_taken(kind: str) -> None:
     line, reason = CASES[kind]

@@ -104,6 +104,7 @@ def signed_bytes(a: int) -> list[int]:
     return [((a >> 8 * n) + 128) % 256 - 128 for n in range(4)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", INTEGERS)
 def test_integers(line: str) -> None:
     others = np.roll(SIGNED, 5)

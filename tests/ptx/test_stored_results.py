@@ -35,7 +35,7 @@ from ptx.test_hopper_convolutions import check, check_raises, resident
 STORED = [x for x in KINDS if x.startswith("stored")]
 
 
-@pytest.mark.sampled(8, "kind", wide=2, every="count")
+@pytest.mark.sampled(16, "kind", wide=2, every="count")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2))
 @pytest.mark.parametrize("kind", STORED)
@@ -126,6 +126,7 @@ def test_an_instruction_that_is_left_out_is_missed(pattern: str, message: str) -
     check_raises(replace(artifact, notes={**artifact.notes, "ptx": ptx}), KINDS["stored tiles"][0], message)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("pattern", "places"),
     [(r"fence\.proxy\.async\S*;", (0, 1)), (r"bar\.sync\s+1, 256;", (0, 1, 2, 3)),

@@ -153,6 +153,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda x: x.__name__)
 def test_a_planted_fault_of_teams_raises(
     fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,7 @@ from ptx.test_convolutions import check, made
 LAST = "--stag=axb --dtag=axb"
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("kind", AMPERE)
 def test_kernels_of_sm_80_are_exact_under_four_schedules(kind: str) -> None:
     check(*AMPERE[kind], "sm_80")

@@ -29,6 +29,7 @@ def accesses(line: str, level: str = "sm_80") -> Counter[str]:
     return Counter(re.findall(r"\s((?:ld|st)\.(?:shared|global)\S+|cp\.async\.c\S+|fma\S+)\s", main))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", ["--stag=axb --dtag=axb mb8ic64ih28oc64oh28kh3ph1", "--matmul 256x128:128x256",
                                   "--dir=BWD_D --stag=axb --dtag=axb mb8ic64ih28oc64oh28kh3ph1"])  # fmt: skip
 def test_a_load_of_shared_memory_serves_many_products(line: str) -> None:

@@ -19,6 +19,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LAYERS)
 def test_blocks_of_rows_add_no_code(line: str, threads: int) -> None:

@@ -201,6 +201,7 @@ def test_more_random_problems(seed: int) -> None:
     random_device_problem(seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", [
     "--stag=axb --dtag=axb mb32ic64ih56oc64oh56kh3ph1", "--stag=axb --dtag=axb g96mb8ic96ih112oc96oh112kh3ph1",
     "--dir=BWD_D --stag=axb --dtag=axb mb32ic64ih56oc64oh28kh3ph1sh2", "--matmul 1024x512:512x768",

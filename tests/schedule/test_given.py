@@ -199,6 +199,7 @@ def drawn_step(s: KernelSchedule, rng: random.Random) -> None:
     rng.choice(steps)()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize("scope", ["cache", "register"])
 def test_copies_are_filled_iterations_before_their_use(scope: str, unrolled: bool) -> None:

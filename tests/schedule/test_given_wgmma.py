@@ -23,6 +23,7 @@ def made(line: str, target: str = "sm_90a", config: str | None = None, **sizes: 
     return cs.compile(line, schedule=schedule, config=config, target=target, threads=1, bias=False, **tags)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("line", "sizes"),
     [

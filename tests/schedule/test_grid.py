@@ -30,6 +30,7 @@ def test_long_loops_are_the_innermost_dim_of_a_launch(loops: Sequence[int], size
     assert launched_sizes(loops, MOST) == sizes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("residing", [1, 100])
 def test_a_grid_beyond_a_dim_is_exact(residing: int) -> None:
     """A grid of 5 x 3 tiles on a device with at most 4 groups along the outer dims, persistent or not."""

@@ -85,6 +85,7 @@ def test_phases_with_most_taps_bound_the_time() -> None:
     assert dict(config.tiles_at("group"))["ic"] == 128
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", [
     "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1", "--dir=BWD_D --stag=axb --dtag=axb --dt=f16 "
     "mb1ic64ih8oc64oh8kh3ph1", "--matmul --dt=s8:s8:s32 64x64:64x64", "--stag=axb --wtag=Acdb16a --dtag=axb --dt=bf16 "
@@ -165,7 +166,7 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     assert "copy engine   not used: " in text and REFUSED[line] in text
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("line", [*BROUGHT, *REFUSED])
 def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""

@@ -18,6 +18,7 @@ CHAIN = "--stag=axb --dtag=axb mb1ic16ih14oc96kh1ph0 -> g96mb1ic96ih14oc96kh3ph1
 TRANSFORM = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

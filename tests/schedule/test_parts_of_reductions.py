@@ -81,6 +81,7 @@ def test_results_of_whole_sums_are_not_added_atomically(words: str) -> None:
         assert {c.join for c in DeviceSpace(plain, machine).neighbours(config, "parts")} == {"ordered", "atomic"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("level", "line", "split"),
     [

@@ -46,6 +46,7 @@ def plans(threads: int = 1) -> list[Plan]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_packed_operands_have_the_elements_of_the_plan(threads: int) -> None:
     with interning():

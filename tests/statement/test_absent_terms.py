@@ -48,6 +48,7 @@ def meets(problem: Conv) -> bool:
     return any(0 <= x * s + tap * (d + 1) - p < fine for x in range(coarse) for tap in range(k))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_mask_is_false_where_nothing_meets(kind: str) -> None:
     never = 0

@@ -140,6 +140,7 @@ def test_every_algorithm_is_tested() -> None:
     assert {case.alg for case in CASES} == set(ELEMENTWISE) == set(TRUTH)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_against_double_precision(case: Case) -> None:
     x = samples(3 * 2**16)

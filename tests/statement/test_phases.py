@@ -23,6 +23,7 @@ TARGET = next(t for t in LEVELS if t.name == "avx512")
 BOTH = "--deconv mb1ic4ih3iw3oc2oh9ow9kh3kw3sh3sw3"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pad", range(4))
 @pytest.mark.parametrize("taps", [2, 4, 5, 7, 8, 11])
 @pytest.mark.parametrize("pixels", [5, 9, 12, 13, 15])
@@ -43,6 +44,7 @@ def test_a_run_ends_where_something_differs(pixels: int, taps: int, pad: int) ->
         assert len({facts(r) for r in range(a, b)}) == 1
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("pad", range(3))
 @pytest.mark.parametrize("dilation", range(5))
 @pytest.mark.parametrize("taps", [1, 2, 3, 5])

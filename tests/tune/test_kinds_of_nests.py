@@ -37,6 +37,7 @@ class Tried:
         monkeypatch.setattr(module, "_of_nests", noting)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_no_config_takes_less_time_than_its_multiply_adds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)

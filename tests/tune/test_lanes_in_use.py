@@ -25,7 +25,7 @@ from convsmith.tune.candidates import default_config
 TARGETS = {t.name: t for t in LEVELS}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])

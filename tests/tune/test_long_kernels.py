@@ -85,7 +85,7 @@ WINDOWS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(12, "options", "window")
+@pytest.mark.sampled(12, "window", wide=1, every="options")
 @pytest.mark.parametrize("options", ["", "--dir=BWD_D ", "--dir=BWD_W ", "--deconv ", "--deconv --dir=BWD_D "])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_hundred_million_pixels(options: str, window: str) -> None:
@@ -106,6 +106,7 @@ LISTED = (
 only; a cache tile of a reduction loop beside residue classes."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level, line", LISTED)
 def test_a_default_config_fits_long_loops(level: str, line: str) -> None:
     for threads in (1, 2):

@@ -145,6 +145,7 @@ def test_depth_within_rows_computes_the_same() -> None:
     assert verdict.ok and verdict.detail == "exact"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("level", [t for t in LEVELS if t.name in ("avx512", "avx2")], ids=lambda t: t.name)
 @pytest.mark.parametrize(
     "line",

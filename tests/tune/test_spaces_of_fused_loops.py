@@ -47,7 +47,7 @@ def fused_point(of: ConfigSpace) -> Config:
     return found or next(c for c in near if c.fuse and not of.refusal(c))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("level", "line"), SPACES)
 def test_fused_loops_have_steps_that_make_kernels(level: str, line: str) -> None:
     problem, machine = parse_problem(line).canonical(), target(level)

@@ -119,6 +119,7 @@ DYNAMIC = (
 """Problems whose sizes a kernel takes from the call."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", DYNAMIC)
 def test_a_kernel_of_sizes_of_the_call_is_judged_at_those_of_the_line(line: str) -> None:
     """Its gain is that of a kernel of these sizes alone, where no other option gains more."""

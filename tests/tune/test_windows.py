@@ -151,6 +151,7 @@ def test_tiles_of_all_taps_fit_the_registers(taps: int, vectors: list[int]) -> N
     assert tiles == [{"kh": taps, "kw": taps, "g": 16 * v} for v in vectors]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("images", [1, 4, 16])
 @pytest.mark.parametrize("size", ["g1056mb{}ic1056ih30oc1056", "g144mb{}ic144ih104oc144", "g32mb{}ic32ih112oc32"])
 @pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
@@ -224,6 +225,7 @@ def test_windows_that_a_cache_holds_read_one_vector_of_a_pixel(line: str, row: M
     assert default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), row.of(AVX2)).size("g") == 8
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("channels", [96, 144, 512, 768, 1024])
 @pytest.mark.parametrize("sizes", ["ih20oh43kh5sh2ph0", "ih28oh28kh3sh1ph1", "ih28oh28kh7sh1ph3", "ih9oh19kh3sh2ph0"])
 @pytest.mark.parametrize("pixels", [1, 4, 12])

@@ -39,6 +39,7 @@ def test_depthwise_kernels_are_exact(layer: str, level: Machine) -> None:
     assert verify_kernel(CompiledKernel(parse_problem(f"{OPTIONS} {layer}"), level, None, 1)).ok
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("layer", "run"), [("g64mb1ic64ih56oc64oh56kh7ph3", 7), ("g64mb1ic64iw700oc64ow700kw51pw25", 3)]
 )
@@ -47,6 +48,7 @@ def test_taps_of_a_row_share_the_bytes_that_a_load_widens(layer: str, run: int) 
     assert dict(config.tiles_at("register"))["kw"] == run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("type_", ["bf16", "f16"])
 def test_taps_of_a_row_share_the_floats_that_a_load_widens(type_: str) -> None:
     problem = parse_problem(f"--dt={type_} --stag=axb --dtag=axb g64mb1ic64ih56oc64oh56kh7ph3").canonical()
