@@ -7,6 +7,7 @@ Tests marked ``wide`` or ``slow`` run where `-m` selects them; ``--update-golden
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from tiers import mark_torch_cases, mark_wide_cases
 from convsmith.diag.settings import settings
 
 register_profiles()
+gc.disable()  # until all tests are collected, which live on
 
 MICRO_ARCHITECTURE = "intel-server"
 """The micro-architecture whose choices the expected texts and the outputs of the pages show."""
@@ -63,5 +65,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()  # a collection would look at all modules and tests, for a second
+    gc.enable()
     if any(hasattr(getattr(item, "module", None), "require_opencl") for item in session.items):
         load_first()

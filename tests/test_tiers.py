@@ -85,6 +85,22 @@ def test_cases_that_repeat_each_other_are_slow(suite: pytest.Pytester) -> None:
     assert len(normal) < 10 and 20 < len(wide) < 60
 
 
+MARKED = """
+    import pytest
+
+    @pytest.mark.sampled(9)
+    @pytest.mark.parametrize("a", [pytest.param(n, marks=[pytest.mark.wide] * (n < 8)) for n in range(10)])
+    def test_sampled(a):
+        print("ran", a)
+"""
+
+
+def test_cases_with_the_mark_of_a_tier_are_in_no_sample(suite: pytest.Pytester) -> None:
+    suite.makepyfile(test_cases=MARKED)
+    normal, wide = ran(suite, "not wide and not slow"), ran(suite, "wide")
+    assert normal < {("8",), ("9",)} and len(normal) == 1 and len(wide) == 9
+
+
 def test_values_may_be_left_to_the_wide_tier(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_cases=REPEATED.replace('50, "a", "b", "c", wide=4', '50, "a", wide=50, every="b"'))
     normal, wide = ran(suite, "not wide and not slow"), ran(suite, "wide")

@@ -2,11 +2,12 @@
 
 The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or more if more are needed for every value
 of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
-option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. Where
-they repeat each other, `sampled(n, ..., wide=m)` leaves one case in m to the wide tier, or more until every value of
-its parameters occurs, and every pair of values of three parameters or more; the rest is marked `slow`. With `every="c"`
-the values of c occur in the wide tier, and may be absent from the sample. The sample depends on the cases' names alone,
-so every process selects the same cases. A case that a planted fault names (tests/faults) is always in it.
+option by option: every value of every option occurs. The other cases get the mark `wide`; those that have it already,
+or are slow, are in no sample. Where they repeat each other, `sampled(n, ..., wide=m)` leaves one case in m to the wide
+tier, or more until every value of its parameters occurs, and every pair of values of three parameters or more; the rest
+is marked `slow`. With `every="c"` the values of c occur in the wide tier, and may be absent from the sample. The sample
+depends on the cases' names alone, so every process selects the same cases. A case that a planted fault names
+(tests/faults) is always in it.
 
 Tests that are skipped without PyTorch get the mark `torch`, by which they run alone once it is installed.
 """
@@ -30,7 +31,7 @@ import pytest
 def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
     """Mark those of `items` as `wide`, or `slow`, that belong to a sampled test and not to its sample."""
     for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        cases = [case for case in group if case.get_closest_marker("slow") is None]
+        cases = [case for case in group if not any(map(case.get_closest_marker, ("slow", "wide")))]
         mark = cases[0].get_closest_marker("sampled") if cases else None
         if mark is not None:
             n, *names = mark.args

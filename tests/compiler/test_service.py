@@ -260,8 +260,9 @@ def test_checks_pass_where_all_is_right(check: str, monkeypatch: pytest.MonkeyPa
             after(self, *args)  # type: ignore[operator]
 
         monkeypatch.setattr(kind, "after", counted)
+    few = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic2ih2iw3oc5oh2ow3kh3kw3ph1pw1")
     with settings.scope(check=check):
-        compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
+        compile_problem(few, target=GENERIC, config=CONFIG)
     assert counts["verify"] > 10 and (counts["interpret"] > 10) == (check == "interpret")
 
 

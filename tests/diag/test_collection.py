@@ -15,9 +15,11 @@ OLDEST = 2
 
 @pytest.fixture(autouse=True)
 def resumed() -> Iterator[None]:
-    yield
+    """The collector of a test that has frozen nothing; afterwards it is as the other tests have it."""
     gc.unfreeze()
+    yield
     gc.enable()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("pause", [importing, no_collection])

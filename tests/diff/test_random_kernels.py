@@ -148,14 +148,16 @@ def test_exact_or_refused_at_length(chunk: int) -> None:
 
 
 def test_illegal_configs_are_told_apart() -> None:
-    codes: Counter[str] = Counter()
+    codes, known = Counter[str](), {"registers", "fuse", "lanes", "stage"}
     for seed in range(120):
+        if known <= codes.keys():
+            break
         problem, config, target = case(seed)
         try:
             build_artifact(problem, config, target)
         except ConfigError as error:
             codes[error.code] += 1
-    assert {"registers", "fuse", "lanes", "stage"} <= codes.keys(), codes
+    assert known <= codes.keys(), codes
 
 
 def real_data(problem: Problem, seed: int) -> dict[str, Array]:
@@ -165,11 +167,11 @@ def real_data(problem: Problem, seed: int) -> dict[str, Array]:
     return {n: rng.standard_normal(x.shape).astype(x.dtype) if n in floats else x for n, x in arrays.items()}
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("chunk", range(8))
 def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
     compared = 0
-    for seed in range(chunk * 40, (chunk + 1) * 40):
+    for seed in range(chunk * 20, (chunk + 1) * 20):
         problem, config, target = case(seed)
         one = build(problem, config.changed(threads=1), target)
         four = build(problem, config.changed(threads=4), target)
@@ -183,7 +185,7 @@ def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
             same = {name: x.tobytes() for name, x in memory.items()} == bits
             assert same, f"seed {seed}: {problem} under {config}: run {n} differs"
         compared += 1
-    assert compared > 8
+    assert compared > 3
 
 
 @pytest.mark.sampled(2)

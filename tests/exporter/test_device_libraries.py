@@ -79,7 +79,7 @@ def run_cuda(directory: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", LINES)
 def test_the_example_for_opencl_is_right(case: str, tmp_path: Path) -> None:
     require_opencl()
@@ -94,13 +94,15 @@ def test_kernels_of_sub_groups_run_too(tmp_path: Path) -> None:
     assert run_opencl(tmp_path).startswith("layer: right, ")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("line", "target"),
     [
         ("--dt=bf16 --stag=axb --dtag=axb mb1ic64ih6oc32kh3ph1", "sm_90a"),
         ("--dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic64ih4oc32kh1", "sm_90a"),
-        ("--dir=BWD_WB --dt=bf16 --stag=axb --dtag=axb mb8ic32ih6oc32kh3ph1", "sm_90a"),
+        pytest.param(
+            "--dir=BWD_WB --dt=bf16 --stag=axb --dtag=axb mb8ic32ih6oc32kh3ph1", "sm_90a", marks=pytest.mark.wide
+        ),
         (BYTES, "sm_90a"),
         ("--dt=s8:s8:s8 --stag=axb --dtag=axb --attr-scales=dst:common:2 mb1ic32ih5oc32kh3ph1", "sm_80"),
         ("mb1ic8ih5oc8kh3ph1", "sm_70"),
@@ -113,6 +115,7 @@ def test_the_example_for_cuda_is_right(line: str, target: str, tmp_path: Path) -
     assert run_cuda(tmp_path).startswith("layer: right, ")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
@@ -122,6 +125,7 @@ def test_the_example_for_cuda_is_right(line: str, target: str, tmp_path: Path) -
         ("layer_pack(&m, wei,", "layer_pack(&m, wei + 8,", "status 1\n"),
         ('{"convsmith",', '{"other",', "status 500\n"),
     ],
+    ids=["result", "border", "array", "alignment", "symbol"],
 )
 def test_the_example_finds_a_wrong_launch(old: str, new: str, what: str, tmp_path: Path) -> None:
     exported("--dt=bf16 --stag=axb --dtag=axb mb1ic64ih4oc32kh3ph1", "sm_90a", tmp_path)

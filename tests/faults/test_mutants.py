@@ -117,7 +117,7 @@ def test_a_mutant_changes_its_line_alone_and_is_legal() -> None:
         text = (PACKAGE / file).read_text()
         found = mutants_of(file)
         assert len(found) > 50
-        for mutant in found[:: len(found) // 50]:
+        for mutant in found[:: len(found) // 25]:
             changed = mutant.planted()
             ast.parse(changed)
             assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)), mutant

@@ -76,7 +76,7 @@ class ByFunctions:
         getattr(self.loaded, function.symbol)(*passed)
 
 
-@pytest.mark.sampled(6, "name", "isa")
+@pytest.mark.sampled(12, "isa", wide=1, every="name")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", KINDS)
 def test_functions_compute_what_xnnpack_asks_for(name: str, isa: str, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_functions_compute_what_xnnpack_asks_for(name: str, isa: str, tmp_path: 
         check(k, case, seed)
 
 
-@pytest.mark.sampled(4, "isa", "name")
+@pytest.mark.sampled(8, "isa", wide=1, every="name")
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
 @pytest.mark.parametrize("name", KINDS)
 def test_functions_read_nothing_beyond_an_end(name: str, isa: str, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_functions_read_nothing_beyond_an_end(name: str, isa: str, tmp_path: Pat
         check_ends(k, channels)
 
 
-@pytest.mark.sampled(3, "name", "form")
+@pytest.mark.sampled(9, "form", wide=1, every="name")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", (*KINDS, FUNCTION))
 def test_the_example_checks_itself_under_sanitizers(name: str, form: str, tmp_path: Path) -> None:
@@ -163,7 +163,10 @@ def test_requests_that_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(2, "name")
-@pytest.mark.parametrize("name", ["f32_dwconv_up2x9", "qs8_dwconv_fp32_up32x9", "f32_dwconv_2f2m2l8c4s1r"])
+@pytest.mark.parametrize("name", [
+    "f32_dwconv_up2x9", "qs8_dwconv_fp32_up8x9", "f32_dwconv_2f2m2l8c4s1r",
+    pytest.param("qs8_dwconv_fp32_up32x9", marks=pytest.mark.wide),  # LLVM takes half a minute
+])  # fmt: skip
 @pytest.mark.parametrize("target, emulator", [("hexagon+v68", HEXAGON), ("aarch64", AARCH64)], ids=["hexagon", "arm"])
 def test_functions_compute_in_the_emulated_machine(target: str, emulator: Any, name: str, tmp_path: Path) -> None:
     """Addresses and sizes have the machine's words; no other memory can be accessed."""

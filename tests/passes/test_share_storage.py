@@ -304,9 +304,9 @@ class Writer:
 
 def test_no_value_of_a_random_kernel_changes() -> None:
     shared = 0
-    for seed in range(150):
+    for seed in range(75):
         k = Writer(seed).kernel()
         plan = plan_storage(k)
         assert plan.live <= plan.after <= plan.before
         shared += require_same_values(k) is not k
-    assert shared > 30
+    assert shared > 15

@@ -100,15 +100,15 @@ def _register(lines: list[str], operand: Operand, number: int) -> str:
 
 
 @cache
-def rows_ptx(target: Machine) -> str:
-    """Return the PTX of a kernel ``name(c, a, b, at_c, at_a, at_b)`` for each row, which it applies once.
+def rows_ptx(target: Machine, rows: tuple[Instruction, ...]) -> str:
+    """Return the PTX of a kernel ``name(c, a, b, at_c, at_a, at_b)`` for each of the rows, which it applies once.
 
     ``at_x`` holds, for each lane, register and element, the element's place in ``x``.
     """
-    declared = dict.fromkeys(line for row in target.instructions for line in row.declare.splitlines())
-    parts = [_kernel(row) for row in target.instructions]
+    declared = dict.fromkeys(line for row in rows for line in row.declare.splitlines())
+    parts = [_kernel(row) for row in rows]
     number = "declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
-    if any(x.file == "shared" for row in target.instructions for x in row.operands):
+    if any(x.file == "shared" for row in rows for x in row.operands):
         calls = PIPELINES.published, PIPELINES.before, PIPELINES.commit, PIPELINES.wait
         barrier = "declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)"
         factors = (f"@shared_{x} = internal addrspace(3) global [{_MOST} x i8] undef, align 1024" for x in "ab")

@@ -56,7 +56,7 @@ def test_kernels_are_exact(kind: str) -> None:
 
 def test_every_rewrite_keeps_the_values() -> None:
     words = WARPS.removeprefix("--target=sm_80 ")
-    check_fragments(f"{BF16} g4mb1ic8iw17oc8ow17kw1", f"{words} --diagonal=g:4", "sm_80")
+    check_fragments(f"{BF16} g4mb1ic8iw9oc8ow9kw1", f"{words} --diagonal=g:4", "sm_80")
 
 
 def test_weights_beside_the_diagonal_are_packed_as_zeros() -> None:

@@ -55,7 +55,7 @@ def test_kernels_are_exact(kind: str) -> None:
 
 def test_every_rewrite_keeps_the_values() -> None:
     words = f"{warps()} --register=oc:8,ow:8,oh:2 --group=oc:8,ow:8,oh:2,ic:4,kw:4,kh:3 --zeros=ic:4,kw:4"
-    check_fragments(f"{BF16} mb1ic3ih5oc8oh5kh3ph1", words, "sm_80")
+    check_fragments(f"{BF16} mb1ic3ih3iw5oc8oh3ow5kh3kw3ph1pw1", words, "sm_80")
 
 
 def stem() -> Statement:
@@ -113,6 +113,7 @@ def test_the_kernel_for_infinite_weights_reads_the_same_packed_weights() -> None
 
 
 # -- the first choice
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a"])
 def test_a_stem_packs_zeros_where_infinities_may_spread(level: str) -> None:
     line = f"{BF16} mb32ic3ih224oc64oh112kh7sh2ph3"

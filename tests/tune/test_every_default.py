@@ -97,7 +97,7 @@ def check(numbers: range, most: int | None = None) -> None:
     assert unavailable <= 1 + UNAVAILABLE * len(numbers)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("chunk", range(FEW // CHUNK))
 def test_a_default_config_makes_a_kernel(chunk: int) -> None:
     check(range(chunk * CHUNK, (chunk + 1) * CHUNK), CLASSES)
@@ -137,11 +137,11 @@ def refusals_of(kind: str, numbers: range) -> tuple[list[str], Counter[str]]:
     return failures, found
 
 
-@pytest.mark.parametrize("kind, count, trait", [("layers", 80, "transform"), ("chains", 40, "fused")])
+@pytest.mark.parametrize("kind, count, trait", [("layers", 40, "transform"), ("chains", 10, "fused")])
 def test_the_default_of_a_layer_or_chain_makes_a_kernel(kind: str, count: int, trait: str) -> None:
     failures, found = refusals_of(kind, range(count))
     assert not failures, "\n".join(failures)
-    assert found[trait] >= count // 40
+    assert found[trait]
 
 
 @pytest.mark.slow
@@ -171,11 +171,12 @@ LISTED = (
 """Results of one channel, whose lanes have no places of their own in memory between the nests of a kernel."""
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("line", LISTED)
-def test_one_channel_of_a_result_within_a_kernel(line: str) -> None:
+def test_one_channel_of_a_result_within_a_kernel(line: str, part: int) -> None:
     problem = parse_problem(line).canonical()
-    for _, target in ON_X86:
+    for _, target in ON_X86[part::3]:
         config = choose(problem, target, 2, dynamic=False)
         with interning():
             assert lower(plan_for(problem, config, target)).text

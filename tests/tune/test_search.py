@@ -182,8 +182,8 @@ def test_no_budget_measures_nothing(database: Database) -> None:
 
 def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("convsmith.tune.search.FIRST_ROUND", 3)
-    monkeypatch.setattr("convsmith.tune.search.PATIENCE", 0)
-    outcome = searched(database, Workers(), seconds=60.0)
+    with Workers() as workers:
+        outcome = search(PROBLEM, MACHINE, 1, 60.0, database, workers, patience=0)
     assert outcome.best is not None and 0 < outcome.best.seconds < 0.1
     assert outcome.tried["ok"] >= 2 and not outcome.tried["wrong"]
 
