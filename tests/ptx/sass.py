@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from convsmith.compiler.cubin import assembler_of, disassemble
+from convsmith.compiler.cubin import assembler_of, disassemble, find_tool
 from convsmith.diag.errors import UnsupportedError
 
 _REGISTERS = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*)$")
@@ -20,6 +20,13 @@ def skip_without(architecture: str) -> None:
         assembler_of(architecture)
     except UnsupportedError as error:
         pytest.skip(str(error))
+
+
+def skip_without_disassembler(architecture: str) -> None:
+    """Skip the test, before it makes code, where no assembler for an architecture or no disassembler is installed."""
+    skip_without(architecture)
+    if find_tool("nvdisasm") is None:
+        pytest.skip("no disassembler is installed: nvdisasm comes with pip install nvidia-cuda-nvdisasm")
 
 
 def disassembly(cubin: bytes) -> dict[str, str]:

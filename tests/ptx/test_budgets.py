@@ -26,7 +26,14 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from ptx.hopper_configs import KINDS, forward
-from ptx.sass import disassembly, hot_loop, products_behind_barriers, roots, skip_without
+from ptx.sass import (
+    disassembly,
+    hot_loop,
+    products_behind_barriers,
+    roots,
+    skip_without,
+    skip_without_disassembler,
+)
 from ptx.tensor_kinds import AMPERE, VOLTA
 from ptx.test_convolutions import made
 
@@ -140,7 +147,7 @@ def tools_of(assembled: AssembledKernels) -> str:
 def test_the_opcodes_of_a_hot_loop(
     name: str, level: str, line: str, product: str, request: pytest.FixtureRequest
 ) -> None:
-    skip_without(level)
+    skip_without_disassembler(level)
     artifact = made(line, WORDS.get(name, ""), level)
     assembled, symbol = assemble_ptx(artifact.notes["ptx"], level), artifact.entries["main"].symbol
     use = assembled.uses[symbol]

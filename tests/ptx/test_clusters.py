@@ -23,7 +23,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from ptx.hopper_configs import KINDS, LAST, LEVEL, compiled, forward, hopper_artifact
-from ptx.sass import sass, skip_without
+from ptx.sass import sass, skip_without_disassembler
 from ptx.test_hopper_convolutions import check, check_raises, resident
 
 CLUSTERS = [kind for kind in KINDS if "cluster" in kind]
@@ -59,7 +59,7 @@ def test_half_of_the_shared_operand_is_brought_by_each_group() -> None:
 
 
 def test_machine_code_has_a_multicast() -> None:
-    skip_without(LEVEL)
+    skip_without_disassembler(LEVEL)
     (opcodes,) = sass(assemble_ptx(hopper_artifact(FAULTY).notes["ptx"], LEVEL).cubin).values()
     copies = [x for x in opcodes if x.startswith("UTMALDG")]
     assert sum("MULTICAST" in x for x in copies) == 1 and len(copies) == 2

@@ -12,7 +12,7 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.machine.registry import target
 from ptx.kernels import kernel_ptx, run_kernel
-from ptx.sass import disassembly, roots, skip_without
+from ptx.sass import disassembly, roots, skip_without_disassembler
 from ptx.test_convolutions import made
 
 THREADS = 32
@@ -57,7 +57,7 @@ def test_quotients_are_rounded_once(lanes: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("post_op", ["swish:1", "binary_div:f32:per_oc"])
 def test_kernels_of_warp_groups_call_no_function(post_op: str) -> None:
-    skip_without("sm_90a")
+    skip_without_disassembler("sm_90a")
     assembled = assemble_ptx(made(f"--attr-post-ops={post_op} {_LAYER}", "", "sm_90a").notes["ptx"], "sm_90a")
     counts = roots(disassembly(assembled.cubin)["convsmith"])
     assert counts["HGMMA"] and not counts["CALL"] and not assembled.warnings

@@ -12,7 +12,7 @@ from convsmith.machine.nvidia.quads import QUAD, QUAD_TRANSPOSITIONS
 from convsmith.passes.trade_lanes import neighbours
 from ptx.hopper_configs import LAST, LEVEL
 from ptx.rows import places_of
-from ptx.sass import sass, skip_without
+from ptx.sass import sass, skip_without_disassembler
 from ptx.test_convolutions import check, made
 
 
@@ -73,7 +73,7 @@ def test_other_results_are_stored_where_they_are(line: str) -> None:
 
 def test_a_word_takes_one_shuffle() -> None:
     """A tile of 64 x 64 results in a warp group: 16 words of a lane, and the stores of 16 bytes that hold them."""
-    skip_without(LEVEL)
+    skip_without_disassembler(LEVEL)
     line = f"{LAST} --dt=bf16 mb1ic64ih8oc64oh8kh1"
     (found,) = sass(assemble_ptx(made(line, words(64, "bf16"), LEVEL).notes["ptx"], LEVEL).cubin).values()
     opcodes = Counter(x.partition(".")[0] for x in found)

@@ -12,7 +12,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
 from ptx.rows import as_lanes, load_ptx, places_of, rows_ptx
-from ptx.sass import sass, skip_without
+from ptx.sass import sass, skip_without, skip_without_disassembler
 
 OWNERS = {row.name: (t, row) for t in LEVELS for row in t.instructions}
 """The rows by name, each with the oldest level that has it."""
@@ -81,7 +81,7 @@ def test_rows_assemble_without_spills(target: Machine, part: int) -> None:
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 def test_rows_become_their_mnemonics(target: Machine) -> None:
-    skip_without(target.name)
+    skip_without_disassembler(target.name)
     found = sass(assemble_ptx(rows_ptx(target, target.instructions), target.name).cubin)
     for row in target.instructions:
         assert any(x.startswith(row.mnemonic) for x in found[row.name]), f"{row.mnemonic} is not in {found[row.name]}"
@@ -116,6 +116,6 @@ def test_a_load_of_matrices_gives_each_lane_its_elements(target: Machine, row: I
 
 @pytest.mark.parametrize("target, row", LOADS)
 def test_a_load_of_matrices_becomes_its_mnemonic(target: Machine, row: Instruction) -> None:
-    skip_without(target.name)
+    skip_without_disassembler(target.name)
     (found,) = sass(assemble_ptx(load_ptx(target, row), target.name).cubin).values()
     assert any(x.startswith(row.mnemonic) for x in found), f"{row.mnemonic} is not in {found}"
