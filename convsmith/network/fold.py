@@ -157,7 +157,7 @@ def _with_constant(
     work, step = before.work, node.work
     assert isinstance(step, Pointwise)
     rank = len(step.shapes[0])
-    whole = (1,) * (rank - other.ndim) + other.shape
+    whole = (1,) * (rank - len(step.shapes[1])) + step.shapes[1]
     bias = constants.get(before.arguments.get("bia", ""))
     weights = constants.get(before.arguments.get("wei", ""))
     if not isinstance(work, Conv | Matmul) or work.post_ops or is_integer(work.dt[1]):

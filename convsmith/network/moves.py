@@ -14,6 +14,8 @@ from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.image import NetworkValue
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
+from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
 
 __all__ = ["with_fewer_moves"]
 
@@ -26,7 +28,8 @@ def with_fewer_moves(graph: Graph) -> Graph:
     - A reshape to the shape of its source, and a transpose that leaves each dim in its place, disappear.
     - Two reshapes are one, and so are two transposes.
     - A transpose before a reshape that divides dims comes after it, and one after a reshape that joins dims before it.
-    - Element-wise steps on one value come before moves, so that they can follow the node that computes it.
+    - Element-wise steps on one value come before moves, so that they can follow the node that computes it. An operation
+      on two values comes before a reshape of a product's result if the other value broadcasts over its dims too.
 
     Values that several nodes read, and outputs, stay where a rewrite would compute them again. Moves whose results the
     model stores in another type than their sources stay too.
@@ -43,6 +46,7 @@ class _Moves:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._count = 0
+        self._makers = dict[str, NetworkNode]()
 
     def rewrite(self) -> bool:
         """Apply a rewrite wherever it applies, and return whether the graph changed."""
@@ -65,16 +69,17 @@ class _Moves:
         """Rewrite pairs of nodes, and return whether there were some."""
         graph, nodes = self.graph, dict[str, NetworkNode]()
         values, readers = dict(graph.values), graph.readers()
-        changed = False
+        changed, self._makers = False, nodes
         for node in graph.nodes:
-            source = node.arguments.get("src", node.arguments.get("src_0", ""))
-            before = nodes.get(source)
-            made = None
-            if before is not None and len(readers[source]) == 1 and source not in graph.outputs:
-                made = self._joined(before, node, values)
-            if made is not None:
-                del nodes[source]
-                changed = True
+            made: Sequence[NetworkNode] | None = None
+            for source in [node.arguments[x] for x in ("src", "src_0", "src_1") if x in node.arguments]:
+                before = nodes.get(source)
+                if before is not None and len(readers[source]) == 1 and source not in graph.outputs:
+                    made = self._joined(before, node, values)
+                if made is not None:
+                    del nodes[source]
+                    changed = True
+                    break
             for each in made or (node,):
                 nodes[each.output] = each
         self.graph = replace(graph.changed(tuple(nodes.values())), values=values)
@@ -103,7 +108,7 @@ class _Moves:
         if isinstance(first, Reshape) and isinstance(second, Reshape):
             return (NetworkNode(second, before.arguments, node.output, names),)
         if isinstance(second, Pointwise):
-            return self._stepped(before, node, values)
+            return self._stepped(before, node, values, self._is_of_product(root.name))
         if isinstance(first, Transpose) and isinstance(second, Transpose):
             if (first.shape, second.shape) != (root.shape, between.shape):
                 return None
@@ -135,19 +140,39 @@ class _Moves:
             )
         return None
 
+    def _is_of_product(self, name: str) -> bool:
+        """Return whether a convolution or a product computes a value, with element-wise operations behind it."""
+        maker = self._makers.get(name)
+        while maker is not None and isinstance(maker.work, Pointwise):
+            maker = self._makers.get(maker.arguments["src_0"])
+        return maker is not None and isinstance(maker.work, Conv | Matmul)
+
     def _stepped(
-        self, before: NetworkNode, node: NetworkNode, values: dict[str, NetworkValue]
+        self, before: NetworkNode, node: NetworkNode, values: dict[str, NetworkValue], is_of_product: bool
     ) -> Sequence[NetworkNode] | None:
-        """Return a move after the element-wise steps that followed it; None if they read other values too."""
+        """Return a move after the element-wise steps that followed it; None if they read another value too, and that
+        has no place before the move, or the source of the move is no result of a product.
+        """
         work = node.work
         assert isinstance(work, Pointwise)
         root, result = values[before.arguments["src"]], values[node.output]
-        if work.binary or root.type != result.type or prod(root.shape) != prod(result.shape):
+        if root.type != result.type or prod(root.shape) != prod(result.shape):
             return None
+        shape = root.shape or (1,)
+        shapes, arguments = [shape], {"src_0": root.name}
+        if work.binary:
+            names = [node.arguments[f"src_{n}"] for n in range(2)]
+            at = names.index(before.output)
+            whole, other = work.shapes[at], work.shapes[1 - at]
+            is_moved = is_of_product and isinstance(before.work, Reshape)
+            operand = _before_reshape(other, whole, shape) if is_moved else None
+            if operand is None or names[1 - at] == before.output or whole != work.result.shape:
+                return None
+            shapes.insert(1 - at, operand)
+            arguments = {f"src_{at}": root.name, f"src_{1 - at}": names[1 - at]}
         inner = self._value(root, root.shape, values)
-        alone = replace(work, shapes=(root.shape or (1,),))
         return (
-            NetworkNode(alone, {"src_0": root.name}, inner, node.names),
+            NetworkNode(replace(work, shapes=tuple(shapes)), arguments, inner, node.names),
             NetworkNode(before.work, {"src": inner}, node.output, before.names),
         )
 
@@ -161,6 +186,34 @@ class _Moves:
 
 def _is_move(node: NetworkNode) -> bool:
     return isinstance(node.work, Reshape | Transpose)
+
+
+def _before_reshape(operand: Shape, whole: Shape, root: Shape) -> Shape | None:
+    """Return the shape in which an array that has the shape ``operand`` and broadcasts to ``whole`` broadcasts to
+    ``root``, which was reshaped to ``whole``; None if it has no such shape.
+    """
+    padded = (*(1,) * (len(whole) - len(operand)), *operand)
+    old, new = ([n for n, size in enumerate(x) if size > 1] for x in (whole, root))
+    made, i, j = [1] * len(root), 0, 0
+    if not prod(root):
+        return None
+    while i < len(old):  # the fewest dims of both shapes that have the same number of elements
+        first, start, read, written = i, j, whole[old[i]], root[new[j]]
+        while read != written:
+            if read < written:
+                i += 1
+                read *= whole[old[i]]
+            else:
+                j += 1
+                written *= root[new[j]]
+        i, j = i + 1, j + 1
+        sizes = [padded[n] for n in old[first:i]]
+        if sizes == [whole[n] for n in old[first:i]]:
+            for n in new[start:j]:
+                made[n] = root[n]
+        elif max(sizes) > 1:
+            return None
+    return tuple(made)
 
 
 _MAX_RANK = 6

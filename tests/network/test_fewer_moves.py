@@ -76,3 +76,27 @@ def test_a_transpose_before_a_reshape(shape: tuple[int, ...], perm: tuple[int, .
     y = b.op("Reshape", b.op("Transpose", x, perm=list(perm)), _shape(b, *after))
     z = b.op("Transpose", y, perm=[*range(1, len(after)), 0])
     exact_network(b.model(b.op("Relu", z)))
+
+
+def test_norms_of_rows_become_weights_and_sums_post_ops() -> None:
+    """As in LeViT: a norm takes the rows of all images, so that a reshape separates it from the product."""
+    b = NetworkBuilder(6)
+    x = b.input("x", 2, 10, 16)
+    flat = b.op("Reshape", b.op("MatMul", x, b.weights(16, 16)), _shape(b, 20, 16))
+    norm = b.op("Add", b.op("Mul", flat, b.weights(1, 16)), b.weights(16))
+    y = b.op("Relu", b.op("Reshape", b.op("Add", norm, b.op("Reshape", x, _shape(b, 20, 16))), _shape(b, 2, 10, 16)))
+    (work,) = _works(exact_network(b.model(y)))
+    assert work.startswith("--matmul --bia-dt=f32") and "--attr-post-ops=add:f32:per_tensor+relu" in work
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (1, 1), (3, 1, 1), (3, 4, 1), (2, 1, 1, 1), (2, 3, 4, 4)])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_operation_with_another_value_around_a_reshape(shape: tuple[int, ...], first: bool) -> None:
+    """The other value broadcasts over some dims of the result, which may be parts of dims of the source."""
+    b = NetworkBuilder(7)
+    x = b.op("Relu", b.op("MatMul", b.input("x", 6, 4, 8), b.weights(8, 4)))
+    y = b.op("Reshape", x, _shape(b, 2, 3, 4, 4))
+    other = b.input("z", *shape)
+    pair = (other, y) if first else (y, other)
+    exact_network(b.model(b.op("Neg", b.op("Sub", *pair)), b.op("Neg", x)))
+    exact_network(b.model(b.op("Neg", b.op("Mul", *pair))))
