@@ -30,7 +30,7 @@ from convsmith.network.chaining import RowJoints, with_chains
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
-from convsmith.network.layout_choice import chosen_layouts
+from convsmith.network.layout_choice import chosen_layouts, operator_cycles
 from convsmith.network.layouts import with_layouts
 from convsmith.network.memory import Life, alive_bytes, memory_plan
 from convsmith.network.placing import Placed, placed
@@ -43,6 +43,7 @@ from convsmith.network.program import (
     ProgramKernel,
     ProgramStep,
 )
+from convsmith.network.rearrangements import with_rearrangements
 from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.scratch import bounded, with_bounded_scratch
 from convsmith.network.slices_in_place import with_slices
@@ -79,6 +80,7 @@ def program_of(
     pays = attention_choice(machine, cold, threads, dtype)
     plain = with_deconvolutions(folded(graph), cold, threads)
     whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays), dtype)
+    whole = with_rearrangements(whole, partial(operator_cycles, machine=cold))
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, joints_of = with_layouts(split, layouts), RowJoints(StageConfigs(cold, kept_default), threads)

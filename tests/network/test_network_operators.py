@@ -31,6 +31,7 @@ from convsmith.network.operators.pool_places import PoolPlaces
 from convsmith.network.operators.power import Power
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.range_maximum import RangeMaximum
+from convsmith.network.operators.rearrange import Rearrange
 from convsmith.network.operators.recurrence import CELLS, GruCell, LstmCell, Recurrence
 from convsmith.network.operators.reduce import REDUCTIONS, Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
@@ -84,6 +85,13 @@ OPERATORS: dict[str, Operator] = {
     "channels joined": Concat.of("f32", (S, (2, 3, 6, 5), (2, 33, 6, 5)), 1),
     "rows joined": Concat.of("f32", (S, (2, 19, 1, 5)), 2),
     "part": Slice("f32", S, (0, 3, 5, 0), (1, 2, -1, 1), (2, 7, 6, 5)),
+    "shuffled channels": Rearrange(
+        "f32", (2, 38, 6, 5), ((2,), (2, 19), (6,), (5,)), ((0,), (2, 1), (3,), (4,)), (0, 9, 1, 0), (2, 19, 4, 5),
+        ("axb", "axb"),
+    ),
+    "windows": Rearrange(
+        "u8", (2, 6, 8, 4), ((2,), (3, 2), (2, 4), (4,)), ((0, 1, 3), (2, 4), (5,)), (1, 0, 0), (9, 8, 4),
+    ),
     "bytes": Slice("u8", S, (0, 0, 0, 1), (1, 1, 1, 1), (2, 19, 6, 4)),
     **{f"{mode} pad": Pad("f32", S, (0, 1, 2, 1), (0, 0, 1, 3), mode, 2.5) for mode in MODES},
     "negative pad": Pad("f32", S, (0, -1, -2, 1), (0, 0, 1, -3), "constant", 2.5),
