@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from convsmith.network.chaining import RowJoints, followers
 from convsmith.network.graph import Graph, NetworkNode
+from convsmith.network.parts import Part
 
 __all__ = ["reasons_apart"]
 
 
 def reasons_apart(
-    whole: Graph, joined: Graph, held: Collection[str], joints_of: RowJoints
+    whole: Graph, joined: Graph, parts: Mapping[str, Part], joints_of: RowJoints
 ) -> dict[str, str]:  # fmt: skip
     """Return, for each value of the graph `joined` whose node reads the result of another one, why they are two
-    kernels. `whole` is the graph before chains, in which `held` values were parts of others.
+    kernels, or which of its `parts` of others it reads in place. `whole` is the graph before chains.
     """
+    held = {*parts, *(part.whole for part in parts.values())}
     followed, before = followers(whole, held), whole.makers()
     makers, readers = joined.makers(), whole.readers()
     found: dict[str, str] = {}
     for node in joined.nodes:
         between = next((name for name in node.arguments.values() if name in makers), None)
         if between is None:
+            name = next((name for name in node.arguments.values() if name in parts), None)
+            if name is not None:
+                found[node.output] = f"it reads {name} in place, a part of {parts[name].whole}"
             continue
         if between in followed:
             (joint,) = joints_of((before[between], followed[between]))

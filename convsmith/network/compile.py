@@ -90,7 +90,7 @@ def program_of(
     works = [node.work for node in likely]
     with compiling_ahead(works, threads, machine_for, target, compiling) as finish:
         joined = with_chains(laid, held, joints_of)
-        apart = reasons_apart(laid, joined, held, joints_of)
+        apart = reasons_apart(laid, joined, parts, joints_of)
         where = placed(joined, parts)
         machine_for.examine(where.nodes)
         finish(node.work for node in where.nodes)

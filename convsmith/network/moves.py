@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from convsmith.network.graph import Graph, NetworkNode
+from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.image import NetworkValue
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pad import Pad
 from convsmith.network.operators.pointwise import Pointwise
+from convsmith.network.operators.resize import Resize
+from convsmith.network.operators.slice import Slice
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 
@@ -25,7 +28,8 @@ Shape = tuple[int, ...]
 def with_fewer_moves(graph: Graph) -> Graph:
     """Return the graph after these rewrites, for as long as one applies:
 
-    - A reshape to the shape of its source, and a transpose that leaves each dim in its place, disappear.
+    - Operators whose results are their sources disappear: reshapes to the same shape, transposes that leave each dim in
+      its place, slices of all elements, pads of none, and resizes to the same sizes.
     - Two reshapes are one, and so are two transposes.
     - A transpose before a reshape that divides dims comes after it, and one after a reshape that joins dims before it.
     - Element-wise steps on one value come before moves, so that they can follow the node that computes it. An operation
@@ -58,7 +62,7 @@ class _Moves:
         nodes: list[NetworkNode] = []
         for old in graph.nodes:
             node = replace(old, arguments={array: renamed.get(x, x) for array, x in old.arguments.items()})
-            if _is_move(node) and node.output not in graph.outputs and self._is_nothing(node):
+            if node.output not in graph.outputs and self._is_nothing(node):
                 renamed[node.output] = node.arguments["src"]
             else:
                 nodes.append(node)
@@ -90,11 +94,11 @@ class _Moves:
         return self.graph.small.get(node.output) != self.graph.small.get(node.arguments["src"])
 
     def _is_nothing(self, node: NetworkNode) -> bool:
-        """Return whether the result of a move is its source."""
-        source, result = self.graph.values.get(node.arguments["src"]), self.graph.values[node.output]
-        if source is None or (source.shape, source.type) != (result.shape, result.type) or self._rounds(node):
+        """Return whether the result of a node is its source."""
+        source, result = self.graph.values.get(node.arguments.get("src", "")), self.graph.values[node.output]
+        if source is None or (source.shape, source.type) != (result.shape, result.type):
             return False
-        return isinstance(node.work, Reshape) or node.work.axes == tuple(range(len(node.work.axes)))  # type: ignore[union-attr]
+        return _keeps_all(node.work) and not self._rounds(node)
 
     def _joined(
         self, before: NetworkNode, node: NetworkNode, values: dict[str, NetworkValue]
@@ -182,6 +186,17 @@ class _Moves:
             self._count += 1
         values[name] = NetworkValue(name, shape, like.type)
         return name
+
+
+def _keeps_all(work: Work) -> bool:
+    """Return whether an operator, whose result has the shape of its source, leaves each element in its place."""
+    if isinstance(work, Transpose):
+        return work.axes == tuple(range(len(work.axes)))
+    if isinstance(work, Slice):
+        return work.sizes == work.shape and all(step == 1 or size == 1 for step, size in zip(work.steps, work.sizes))
+    if isinstance(work, Pad):
+        return not any((*work.before, *work.after))
+    return isinstance(work, Reshape) or (isinstance(work, Resize) and not work.resized)
 
 
 def _is_move(node: NetworkNode) -> bool:

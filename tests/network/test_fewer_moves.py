@@ -78,6 +78,19 @@ def test_a_transpose_before_a_reshape(shape: tuple[int, ...], perm: tuple[int, .
     exact_network(b.model(b.op("Relu", z)))
 
 
+def test_operators_that_keep_all_elements_disappear() -> None:
+    """As in SegFormer, which resizes all scales to the largest, and in Swin, which pads images to whole windows."""
+    b = NetworkBuilder(8)
+    x = b.conv(b.input("x", 1, 16, 6, 5), 16, 16, 3)
+    sizes = b.held(np.int64([1, 16, 6, 5]))
+    same = b.op("Resize", x, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
+    padded = b.op("Pad", same, b.held(np.int64([0] * 8)))
+    whole = b.op("Slice", padded, *(b.held(np.int64([n])) for n in (0, 16, 1, 1)))
+    assert len(_works(exact_network(b.model(b.conv(whole, 16, 8, 1))))) <= 2
+    turned = b.op("Slice", x, *(b.held(np.int64([n])) for n in (-1, -17, 1, -1)))
+    assert any("steps=(1, -1, 1, 1)" in work for work in _works(exact_network(b.model(b.conv(turned, 16, 8, 1)))))
+
+
 def test_norms_of_rows_become_weights_and_sums_post_ops() -> None:
     """As in LeViT: a norm takes the rows of all images, so that a reshape separates it from the product."""
     b = NetworkBuilder(6)

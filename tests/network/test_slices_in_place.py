@@ -69,6 +69,11 @@ def test_nodes_read_slices_where_they_are(name: str) -> None:
     assert _copies(_built(IN_PLACE[name])) == 0
 
 
+def test_explain_names_what_is_read_in_place() -> None:
+    net = _built(lambda b, x: b.conv(_halves(b, x)[1], 5, 8, 3))
+    assert any("apart: it reads " in line and " in place, a part of " in line for line in net.explain().splitlines())
+
+
 JOINED: dict[str, Build] = {
     "both halves": lambda b, x: b.conv(b.op("Concat", *(h := _halves(b, x)), b.conv(h[1], 5, 7, 3), axis=1), 17, 4, 1),
     "behind another part": lambda b, x: b.conv(

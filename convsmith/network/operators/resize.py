@@ -58,14 +58,14 @@ class Resize(Operator):
     def constants(self) -> Mapping[str, Array]:
         """The distance of each place from the element before it, along each axis that is resized."""
         found = {}
-        for n in self._resized if self.rounding == "linear" else ():
+        for n in self.resized if self.rounding == "linear" else ():
             a, b, c = self.places[n]
             weights = [float(Fraction(a * x + b, c) % 1) for x in range(self.sizes[n])]
             found[f"weights_{n}"] = np.array(weights, numpy_dtype(self.type))
         return found
 
     @property
-    def _resized(self) -> Sequence[int]:
+    def resized(self) -> Sequence[int]:
         """The axes along which places are not those of the source."""
         same = ((1, 0, 1),)
         return [n for n, at in enumerate(self.places) if at not in same or self.shape[n] != self.sizes[n]]
@@ -92,8 +92,8 @@ class Resize(Operator):
                 return load("src", [self._clamped(n, self._place(n, x, self.rounding)) for n, x in enumerate(at)])
             found: Value | None = None
             one = const(dtype(self.type), 1)
-            for further in product((0, 1), repeat=len(self._resized)):
-                moved = dict(zip(self._resized, further))
+            for further in product((0, 1), repeat=len(self.resized)):
+                moved = dict(zip(self.resized, further))
                 places = [
                     self._clamped(n, self._place(n, x, "floor") + moved[n]) if n in moved else x
                     for n, x in enumerate(at)
@@ -124,7 +124,7 @@ class Resize(Operator):
     def reference(self, *arrays: Any) -> Any:
         """Return the resized array, axis by axis, from places as fractions."""
         found = arrays[0]
-        for n in self._resized:
+        for n in self.resized:
             if self.rounding != "linear":
                 found = found.take(self._nearest(n), n)
                 continue
