@@ -24,11 +24,11 @@ from report import Report
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.diag.collection import no_collection
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, Qemu, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.machine.riscv.instructions import UNIT, rows
 from convsmith.page.inner_loop import InnerLoop, estimated_cycles, inner_loop
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
@@ -44,6 +44,8 @@ ROWS = {
     "u8 by s8, 3x3": (f"--dt=u8:s8:s32 {NHWC} mb1ic64ih14oc64oh14kh3ph1", "riscv64+rvv"),
     "f16 3x3": (f"--dt=f16 {NHWC} mb1ic64ih14oc64oh14kh3ph1", "riscv64+zvfh"),
     "bf16 3x3": (f"--dt=bf16 {NHWC} mb1ic64ih14oc64oh14kh3ph1", "riscv64+zvfbfwma"),
+    "f32 1x1 of 16 channels": (f"{NHWC} mb1ic64ih14oc16oh14kh1ph0", "riscv64+rvv"),
+    "f32 1x1 of one pixel": (f"{NHWC} mb1ic512ih1oc1000oh1kh1ph0", "riscv64+rvv"),
     "f32 depthwise 3x3": (f"{NHWC} g64mb1ic64ih14oc64oh14kh3ph1", "riscv64+rvv"),
 }
 """Layers, and the levels that they are compiled for."""
@@ -53,10 +55,12 @@ XNNPACK = {
     "s8 7x1v": "qs8-qc8w-igemm/gen/qs8-qc8w-igemm-7x1v-minmax-fp32-rvv.c",
 }
 """Loops of XNNPACK, and the files below its folder `src`."""
-REGISTERS = 32
-"""Registers of vectors."""
-GROUPS, GROUPED = (1, 2, 4), ("f32 3x3", "u8 by s8, 3x3")
-"""Registers of a group, and the layers that are compared on them."""
+GROUPS = (1, 2, 4, 8)
+"""Registers of a group."""
+SHORT_AND_LONG = (128, 512)
+"""Bits of registers for which calls on groups are counted."""
+GROUPED = ("f32 3x3", "f32 1x1", "u8 by s8, 3x3", "f32 1x1 of 16 channels", "f32 1x1 of one pixel")
+"""The layers that are compared on groups."""
 CPUS = ("sifive-x280", "sifive-p670", "spacemit-x60")
 """CPUs of whose pipelines LLVM has a description."""
 KINDS = {
@@ -93,33 +97,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     report = Report("riscv-loops", "Instructions of kernels for RISC-V", on="riscv64")
     report.note(
-        "An instruction works on a group of four registers, unless a table says otherwise. Products are vector "
+        "An instruction works on a group of registers, whose number is chosen for each layer. Products are vector "
         "multiply-adds; a step of an inner loop adds one term to each sum of a register tile. LLVM's descriptions of "
-        "CPUs rank loops on one CPU, and are no measurement. No kernel ran on a processor of RISC-V."
+        "CPUs rank loops on one CPU, and are no measurement. A dash: llvm-mca has no description of the CPU, or qemu "
+        "does not run the extension. No kernel ran on a processor of RISC-V."
     )
     loops, calls, found = [], [], {}
     for name, (line, level) in ROWS.items():
         machine, problem = target(level), parse_problem(line).canonical()
+        group = str(default_config(problem, machine).vector_registers or machine.vectors.group)
         loop, counts, cycles = inner_loop(assembly_of(problem, machine), machine), None, []
         if loop is not None:  # a tile of all taps has no loop
             counts, cycles = counted(loop), cycles_of(loop, machine)
-            loops.append([name, *map(str, counts), f"{len(loop.lines) / loop.products:.2f}", *cycles])
-        lengths = () if given.loops else VECTOR_BITS
+            loops.append([name, group, *map(str, counts), f"{len(loop.lines) / loop.products:.2f}", *cycles])
+        lengths = VECTOR_BITS if not given.loops and runs(machine) else ()
         ran = {n: instructions_of(problem, machine, emulator_of(machine, n)) for n in lengths}
         macs = problem.flops_dense // 2
-        calls.append([name, f"{macs / 1e6:.2f}", *(f"{1000 * n / macs:.1f}" for n in ran.values())])
-        found[name] = {"line": line, "level": level, "loop": counts and counts._asdict(),
+        counts_of = (f"{1000 * ran[n] / macs:.1f}" if n in ran else "-" for n in VECTOR_BITS)
+        calls.append([name, group, f"{macs / 1e6:.2f}", *counts_of])
+        found[name] = {"line": line, "level": level, "group": int(group), "loop": counts and counts._asdict(),
                        "cycles": dict(zip(CPUS, cycles)), "instructions": ran}  # fmt: skip
-    columns = ["layer", "products", "vector loads", "scalar loads", "others", "instructions per product"]
+    columns = ["products", "vector loads", "scalar loads", "others", "instructions per product"]
+    columns = ["layer", "registers of a group", *columns]
     report.table("The inner loop", [*columns, *(f"cycles on {cpu}" for cpu in CPUS)], loops)
     if not given.loops:
-        columns = ["layer", "million multiply-adds", *(f"registers of {bits} bits" for bits in VECTOR_BITS)]
+        columns = ["layer", "registers of a group", "million multiply-adds"]
+        columns += [f"registers of {bits} bits" for bits in VECTOR_BITS]
         report.table("Instructions of a call for 1,000 multiply-adds", columns, calls)
         report.table("Kinds of kernels: instructions of a call for 1,000 multiply-adds",
                      ["kind", *(f"registers of {bits} bits" for bits in VECTOR_BITS)],
                      list(kinds(target("riscv64+rvv"), VECTOR_BITS, emulator_of)))  # fmt: skip
     names = ["layer", "registers of a group", "products", "instructions", "instructions for a register"]
-    report.table("Groups of registers", [*names, *(f"registers a cycle on {cpu}" for cpu in CPUS)], list(grouped()))
+    names += [f"registers a cycle on {cpu}" for cpu in CPUS]
+    lengths = () if given.loops else SHORT_AND_LONG
+    names += [f"of a call for 1,000 multiply-adds, {bits} bits" for bits in lengths]
+    report.table("Groups of registers", names, list(grouped(lengths)))
     columns = ["loop", "products", "vector loads", "scalar loads", "others", "instructions per product"]
     columns += [f"cycles on {cpu}" for cpu in CPUS]
     if given.xnnpack is not None:
@@ -137,16 +149,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.write()
 
 
-def grouped() -> Iterator[list[str]]:
-    """Yield the inner loops of layers, by the registers of a group."""
+def grouped(lengths: Sequence[int]) -> Iterator[list[str]]:
+    """Yield the inner loops of layers, by the registers of a group, with the instructions of calls for 1,000
+    multiply-adds with vectors of the given ``lengths``.
+    """
     for name, group in product(GROUPED, GROUPS):
         line, level = ROWS[name]
-        machine = on_groups(target(level), group)
-        loop = inner_loop(assembly_of(parse_problem(line).canonical(), machine), machine)
+        machine, problem = target(level).with_vectors(group).with_own_vectors, parse_problem(line).canonical()
+        loop = inner_loop(assembly_of(problem, machine), machine)
         assert loop is not None, name
         registers = loop.products * group
-        rates = (f"{registers / float(cycles):.2f}" for cycles in cycles_of(loop, machine))
-        yield [name, str(group), str(loop.products), str(len(loop.lines)), f"{len(loop.lines) / registers:.2f}", *rates]
+        rates = (x if x == "-" else f"{registers / float(x):.2f}" for x in cycles_of(loop, machine))
+        counts = (instructions_of(problem, machine, emulator_of(machine, n)) for n in lengths)
+        calls = (f"{1000 * n / (problem.flops_dense // 2):.1f}" for n in counts)
+        count = len(loop.lines)
+        yield [name, str(group), str(loop.products), str(count), f"{count / registers:.2f}", *rates, *calls]
 
 
 def kinds(machine: Machine, lengths: Sequence[int], emulator: Callable[[Machine, int], Qemu]) -> Iterator[list[str]]:
@@ -157,15 +174,18 @@ def kinds(machine: Machine, lengths: Sequence[int], emulator: Callable[[Machine,
         yield [name, *(f"{1000 * n / (problem.flops_dense // 2):.0f}" for n in counts)]
 
 
+def runs(machine: Machine) -> bool:
+    """Return whether qemu runs the machine's extensions."""
+    try:
+        RISCV64.check(machine)
+    except UnsupportedError:
+        return False
+    return True
+
+
 def emulator_of(machine: Machine, bits: int) -> Qemu:
     """Return the emulator of registers of ``bits`` bits."""
     return replace(RISCV64, processor=rvv_processor(bits, machine.needs))
-
-
-def on_groups(machine: Machine, group: int) -> Machine:
-    """Return the machine whose instructions work on groups of that many registers."""
-    vectors = replace(machine.vectors, count=REGISTERS // group, bits=UNIT * group)
-    return replace(machine, vectors=vectors, instructions=rows(group, machine.needs))
 
 
 def row_of(name: str, loop: InnerLoop) -> list[str]:
@@ -175,7 +195,14 @@ def row_of(name: str, loop: InnerLoop) -> list[str]:
 
 
 def cycles_of(loop: InnerLoop, machine: Machine) -> list[str]:
-    return [f"{estimated_cycles(loop, machine, cpu):.1f}" for cpu in CPUS]
+    """Return the cycles of a step on each of `CPUS`; a dash for one of which llvm-mca has no description."""
+    found = []
+    for cpu in CPUS:
+        try:
+            found.append(f"{estimated_cycles(loop, machine, cpu):.1f}")
+        except UsageError:
+            found.append("-")
+    return found
 
 
 def compiled_loop(folder: Path, file: str, compiler: Sequence[str], include: Path | None) -> InnerLoop:

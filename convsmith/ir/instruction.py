@@ -333,12 +333,14 @@ class Instruction:
 class RegisterFile:
     """A register file: ``count`` registers of ``bits`` each.
 
-    A ``scalable`` register has ``vscale`` units of ``bits``.
+    A ``scalable`` register has ``vscale`` units of ``bits``. One that instructions name as a whole may be a ``group``
+    of several registers of the machine.
     """
 
     name: str
     count: int
     bits: int
+    group: int = field(default=1, kw_only=True)
     scalable: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:

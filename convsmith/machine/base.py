@@ -13,6 +13,7 @@ from itertools import pairwise
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.instruction import (
@@ -92,7 +93,9 @@ class Machine:
     is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is LLVM's
     function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores. Kernels
     of a machine that names ``stored`` types have arrays of these types only. Memory that a kernel allocates is aligned
-    to ``alignment`` bytes, because aligned vectors have their own instructions; 0 if alignment gains nothing.
+    to ``alignment`` bytes, because aligned vectors have their own instructions; 0 if alignment gains nothing. The
+    ``groupings`` are the same machine with vectors that are groups of other numbers of registers, among which a config
+    chooses.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -147,6 +150,7 @@ class Machine:
     part_attributes: tuple[str, ...] = ()
     called_attributes: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
+    groupings: tuple[Machine, ...] = ()
 
     @cached_property
     def rows(self) -> dict[str, Instruction]:
@@ -217,7 +221,28 @@ class Machine:
     @cached_property
     def with_cold_weights(self) -> Machine:
         """This machine for kernels whose weights come from main memory in each call, as those of a large network do."""
-        return replace(self, costs=replace(self.costs, weights_byte=self.prices["streamed_byte"]))
+        costs = replace(self.costs, weights_byte=self.prices["streamed_byte"])
+        return replace(self, costs=costs, groupings=tuple(x.with_cold_weights for x in self.groupings))
+
+    @cached_property
+    def with_own_vectors(self) -> Machine:
+        """This machine for kernels whose vectors have the same number of registers, as those of several stages have."""
+        return replace(self, groupings=()) if self.groupings else self
+
+    def with_vectors(self, registers: int) -> Machine:
+        """Return this machine with vectors of a number of registers, or as it is if that is 0. ConfigError if its
+        instructions name no groups of that many.
+        """
+        if registers in (0, self.vectors.group):
+            return self
+        found = next((x for x in self.groupings if x.vectors.group == registers), None)
+        if found is None:
+            legal = sorted({self.vectors.group, *(x.vectors.group for x in self.groupings)})
+            raise ConfigError(
+                "vector_registers", f"--vector_registers={registers}: vectors of {self.name} have "
+                f"{' or '.join(map(str, legal))} register{'s' * (legal != [1])}",
+            )  # fmt: skip
+        return found
 
     @cached_property
     def prices(self) -> dict[str, float]:

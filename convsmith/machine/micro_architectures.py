@@ -58,7 +58,8 @@ class MicroArchitecture:
         changes = self.costs_of(level.vector_bits)
         if not changes or self.architecture not in ("", level.triple.partition("-")[0]):
             return level
-        return replace(level, costs=replace(level.costs, **changes))
+        groupings = tuple(map(self.of, level.groupings))
+        return replace(level, costs=replace(level.costs, **changes), groupings=groupings)
 
 
 _INTEL_SERVER = (

@@ -99,6 +99,7 @@ class Config:
     teams: int
     store_parts: int
     register_file: int
+    vector_registers: int
     sub_tile: int
     barriers: str
     carry: bool
@@ -255,8 +256,15 @@ class Config:
         for name, value in own.items():
             if (check := CONFIG_ROWS[name].check) is not None:
                 check(self, value)
-        if consumer is not None and (consumer.target, consumer.threads) != (self.target, self.threads):
-            raise ConfigError("consumer", f"{self}: both statements have one --target and one --threads")
+        if consumer is not None and _of_kernel(consumer) != _of_kernel(self):
+            raise ConfigError(
+                "consumer", f"{self}: both statements have one --target, one --threads and one --vector_registers"
+            )
+
+
+def _of_kernel(config: Config) -> tuple[str, int, int]:
+    """Return the words that all statements of a kernel share."""
+    return config.target, config.threads, config.vector_registers
 
 
 def _made(values: Mapping[str, Any], consumer: Config | None) -> Config:

@@ -487,6 +487,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         post-ops)""", machines="vectors"),
     _row("pieces", _NUMBER, "8", "maximum number of pieces of a partitioned loop", default=8, check=_check_pieces),
     _row("outline", _FLAG, "no", "whether register tiles become functions", default=True),
+    _row("vector_registers", _NUMBER, "2", """registers of a vector, where instructions name groups of them: as many as
+        the level has by itself (0), or another number""", default=0, machines="vectors"),
     _level("winograd", holds=(), example="oh:4,ow:4", doc="""pixel loop -> pixels of a tile of Winograd's F(m, r); the
         other words then schedule the product of a block of tiles, with the loops `f` (frequencies), `tmb th tw`
         (tiles), `oc` and `ic`""", machines="vectors"),

@@ -275,7 +275,7 @@ def flaw(problem: Problem, config: Config, machine: Machine) -> ConfigError | No
 
 def _decided(problem: Problem, config: Config, machine: Machine, requirements: Requirements) -> Plan:
     """Return the plan of ``problem`` without rewrites. ConfigError if ``config`` makes no kernel."""
-    dynamic = bool(requirements)
+    dynamic, machine = bool(requirements), machine.with_vectors(config.vector_registers)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     made = _program(problem, config, machine, dynamic)
     kernels = [k for kernel in made.kernels for k in decided_stages(kernel, config, machine, dynamic)]

@@ -51,6 +51,7 @@ from convsmith.tune.variants import (
     with_shared_taps,
     without_padding,
 )
+from convsmith.tune.vector_groups import left_empty
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
@@ -94,7 +95,28 @@ class _ModelledChoice(NamedTuple):
 
 
 def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRANGED) -> list[Choice]:
-    """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions.
+    """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions. Those
+    for vectors that are groups of other numbers of registers name the number.
+    """
+    if not target.groupings:
+        return _of_vectors(p, target, threads, count)
+    found: list[Choice] = []
+    for machine in (target, *target.groupings):
+        try:
+            every = _of_vectors(p, machine, threads, count)
+        except ConfigError:
+            if not found and machine is target.groupings[-1]:
+                raise
+            continue
+        own = 0 if machine is target else machine.vectors.group
+        for x in every[:count]:
+            cycles = x.cycles * left_empty(p, x.config, machine, target)
+            found.append(Choice(cycles, x.emitted, x.config.of_each(vector_registers=own)))
+    return sorted(found, key=lambda choice: choice.cycles)
+
+
+def _of_vectors(p: Problem, target: Machine, threads: int, count: int) -> list[Choice]:
+    """Return the candidates for the vectors of ``target``.
 
     If only one is asked for, of any size, kinds of nests whose multiply-adds alone take longer than the best config are
     left out.

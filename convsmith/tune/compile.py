@@ -191,6 +191,7 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
     except ConvsmithError as error:
         refuse_row(problem.unbounded(), error)
         return first, None
-    config = split_pixels_by_thread(problem, config.of_each(threads=threads), target, cycles)
+    machine = target.with_vectors(config.vector_registers)
+    config = split_pixels_by_thread(problem, config.of_each(threads=threads), machine, cycles)
     is_within = problem.workspace is None or flaw_within(problem, config, target) is None
     return first, config if is_within else None

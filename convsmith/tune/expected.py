@@ -20,6 +20,7 @@ __all__ = ["expected_features", "expected_terms", "model_of", "with_lanes"]
 
 def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
     """Return the model of a legal ``config`` of one statement, with its loops after fusing."""
+    target = target.with_vectors(config.vector_registers)
     st = scheduled_statement(problem, config.changed(split=()), target)
     model = Model(problem, st, target, ProductShape.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
     for a, b in config.fuse:
@@ -31,6 +32,7 @@ def expected_features(problem: Problem, config: Config, target: Machine) -> Feat
     """Return the features of the kernel of a legal ``config`` on one thread; empty for several statements."""
     if config.consumer is not None:
         return ()
+    target = target.with_vectors(config.vector_registers)
     if config.tiles_at("winograd"):
         return winograd_features(problem, config, target)
     model, loops = model_of(problem, config, target)
@@ -45,6 +47,7 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> Terms:
 
     The causes within a register tile overlap; each gets its share of the norm that combines them.
     """
+    target = target.with_vectors(config.vector_registers)
     terms = time(expected_features(problem, config, target), target)
     return {name: cycles for name, cycles in terms.items() if cycles}
 

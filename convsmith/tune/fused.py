@@ -33,6 +33,7 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     assert stages is not None
     one, two = stages.problems
     assert isinstance(one, Conv) and isinstance(two, Conv)
+    machine = machine.with_own_vectors
     first, second = default_config(one, machine, 1), with_unfused_pixels(default_config(two, machine, 1))
     realise = second.realise if second.realise in CIRCULAR_REALISATIONS else "peel"
     second = second.changed(offsets="each", flip=(), realise=realise)

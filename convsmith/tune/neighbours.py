@@ -84,6 +84,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
             return None
         if target.device is not None:
             return config if flaw_within(problem, config, target) is None else None
+        target = target.with_vectors(config.vector_registers)
         with interning():
             st = scheduled(problem, config, target)
             loops = loops_after_fusing(st, config)

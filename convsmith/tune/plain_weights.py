@@ -66,6 +66,7 @@ def config_of_plain_weights(problem: Problem, config: Config, target: Machine) -
     """
     if target.device is not None or config.consumer is not None or not _is_plain(config):
         return None
+    target = target.with_vectors(config.vector_registers)
     model, loops = model_of(problem, config, target)
     st, lane = model.st, config.lane
     if not _is_product(model, loops, config):

@@ -70,10 +70,12 @@ class Space(ConfigSpace):
         """Return the cycles that the model expects; infinite for an illegal instruction or transform."""
         if config.tiles_at("winograd"):
             try:
-                return cycles(winograd_features(self.problem, config, self.target), self.target)
+                target = self.target.with_vectors(config.vector_registers)
+                return cycles(winograd_features(self.problem, config, target), target)
             except ConfigError:
                 return inf
-        key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
+        key = (config.vector_registers, config.lane, config.fuse, config.instruction, config.offsets, config.flip,
+               config.phases,
                config.staged("pack") if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:
             try:
@@ -98,7 +100,7 @@ class Space(ConfigSpace):
     def point(self, config: Config) -> Point | None:
         """Return the facts of ``config``; None if its loops or its instruction are illegal."""
         key = (
-            config.target,
+            config.vector_registers,
             config.lane,
             config.fuse,
             config.instruction,
@@ -119,30 +121,33 @@ class Space(ConfigSpace):
 
     def _facts(self, config: Config) -> Point | None:
         try:
-            st = scheduled_statement(self.problem, config, self.target)
-            unit, loops = ProductShape.of(st, self.target, config), loops_after_fusing(st, config)
+            target = self.target.with_vectors(config.vector_registers)
+            st = scheduled_statement(self.problem, config, target)
+            unit, loops = ProductShape.of(st, target, config), loops_after_fusing(st, config)
         except ConfigError:
             return None
         if config.lane not in loops.extents:
             return None
         filled = filled_lanes(st, loops.dims[config.lane], unit)
         return Point(
-            config, self.problem, self.target, loops, unit, self._tiles(config, loops, unit, filled), filled,
+            config, self.problem, target, loops, unit, self._tiles(config, loops, unit, filled, target), filled,
             st.a.name, st.b.name, not is_true(st.a.mask), st.constant, st.extents,
             tuple((d.name, d.size) for d in st.of("k")) if splits(st.whole) else (), self._pairs(config, st, loops),
         )  # fmt: skip
 
-    def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Sizes, ...]:
+    def _tiles(
+        self, config: Config, loops: Loops, unit: ProductShape, filled: int, target: Machine
+    ) -> tuple[Sizes, ...]:  # fmt: skip
         """Return the register tiles that fit the registers; the other tiles count as refused."""
         key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("k_step"))
         if key not in self._known_tiles:
-            room = register_file(self.target, unit).count
+            room = register_file(target, unit).count
             plain = config.changed(register=(), cache=())
             fitting = []
             for tile in all_tiles(loops, config.lane, unit, filled, room):
                 accumulators = prod(size for _, size in tile) // filled
                 is_small = unit.rows > 1 or accumulators < room  # a quick test, because most tiles fail it
-                if is_small and registers(loops, plain.changed(register=tile), self.target, unit, filled).fit:
+                if is_small and registers(loops, plain.changed(register=tile), target, unit, filled).fit:
                     fitting.append(tile)
                 else:
                     self.refused["registers"] += 1

@@ -34,6 +34,7 @@ class StageConfigs:
     """
 
     def __init__(self, machine: Machine, default: Callable[[Problem, Machine, int], Config] = default_config) -> None:
+        machine = machine.with_own_vectors
         # A call with packed weights of stages has no fallback kernel for weights beyond a limit.
         unlimited = tuple(row for row in machine.instructions if not row.limit)
         if len(unlimited) < len(machine.instructions):

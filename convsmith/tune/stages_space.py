@@ -48,7 +48,7 @@ class StagesSpace(ConfigSpace):
         assert stages is not None
         self._stages, self._threads, self._configs = stages, threads, StageConfigs(target)
         self._is_near = isinstance(problem, Conv) and computes_near(problem)
-        self._spaces = [Space(own, target, threads, self.refused) for own in stages.problems]
+        self._spaces = [Space(own, target.with_own_vectors, threads, self.refused) for own in stages.problems]
         self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
             "joint": self._joints, "rows": self._rows, "halo": self._halos, "channels": self._channels,
         }  # fmt: skip

@@ -98,6 +98,7 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
     stages = stages_of(problem)
     assert stages is not None
     whole: Config | None = None
+    target = target.with_own_vectors
     for n, own in reversed(list(enumerate(stages.problems))):
         tries = wished(own, wish.of_statement(n), _candidates(own, target, default.threads)[0], target)
         try:
