@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from math import inf, prod
 
+from convsmith.ir.index import Var
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.blocks import with_near_pixels
+from convsmith.tune.channel_lines import lines_of_far_channels
 from convsmith.tune.features import Section, cycles
 from convsmith.tune.model import Model
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
@@ -16,6 +18,8 @@ from convsmith.tune.variants import streamed
 
 MAX_TAPS = 5
 """Maximum number of taps of a row that run within the channels."""
+FEW_ROWS = 3
+"""Rows of taps for which a loop within the channels is so short that it takes longer than a few lines that clash."""
 
 
 def arranged(model: Model, loops: Loops, config: Config) -> Config:
@@ -33,7 +37,7 @@ def arranged(model: Model, loops: Loops, config: Config) -> Config:
         near = partial(model.cycles, near=True)
         factors = _packed_once(model, loops, config)
         return with_near_pixels(model.traffic, loops, config, factors, near, model.delivered)
-    config = _with_inner_taps(model, loops, config)
+    config = _with_taps_within_channels(model, loops, _with_inner_taps(model, loops, config))
     if not model.traffic.is_far(config):
         return config
     config = _with_depth_within(model, loops, config)
@@ -95,6 +99,31 @@ def _with_inner_taps(model: Model, loops: Loops, config: Config) -> Config:
         for c in (config, other)
     )
     return other if then * model.target.costs.inner_taps < now else config
+
+
+def _with_taps_within_channels(model: Model, loops: Loops, config: Config) -> Config:
+    """Return ``config`` with all taps within the channels, if the first-level cache has room for the lines of all
+    channels that a tile reads, but its sets keep only those of one channel from a tile to the next: where rows are a
+    multiple of a large part of a way apart, as in images 1024 pixels wide. The same holds for long columns of taps, one
+    in each row, where steps wait for the lines of each channel.
+    """
+    (l1, along), (*_, pixel) = (model.target.l1, loops.of("m")), model.st.of("m")
+    rows = [d for d in model.st.of("k") if d.sort == "taps" and d.size > 1 and d.axis != pixel.axis]
+    in_place = model.st.a.name not in config.packed and loops.kinds[config.lane] == "n" and not model.unit.dot
+    if not (rows and in_place and model.k in config.reduce and all(config.size(n) == 1 for n in loops.of("k"))):
+        return config
+    taps, channels = prod(d.size for d in rows), model.sizes[model.k]
+    kept = l1.lines_kept(abs(model.src.get(Var(rows[-1].name), 0)) * model.bytes, 0)
+    pixels = prod(config.size(n) for n in along if n != pixel.name)
+    run = abs(model.row_step(pixel.name)) * config.size(pixel.name) * model.bytes / l1.line + 1
+    clashing = taps * channels > kept if taps > FEW_ROWS else taps * channels >= 2 * kept
+    clashing = clashing and taps <= kept and taps * channels * run * l1.line <= l1.kept
+    is_column = FEW_ROWS < taps == prod(d.size for d in model.st.of("k") if d.sort == "taps")
+    whole = config.changed(cache=())
+    is_awaited = is_column and lines_of_far_channels(model.st, loops, whole, model.target) > 0
+    if pixels > 1 or not (clashing or is_awaited):
+        return config
+    return config.changed(reduce=(model.k, *(n for n in config.reduce if n != model.k)))
 
 
 def _beside_loads(model: Model, products: float, loaded: float) -> Section:
