@@ -23,14 +23,8 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.thread_parts import share
 
 __all__ = [
-    "copied_rows",
-    "in_copied_blocks",
-    "is_plain_product",
-    "outpaces_lines",
-    "panel_depth",
-    "running",
-    "spread_depth",
-]
+    "copied_rows", "in_copied_blocks", "is_plain_product", "outpaces_lines", "panel_depth", "running", "spread_depth",
+]  # fmt: skip
 
 MIN_PASSES = 32
 """Minimum number of tiles of columns, each of which reads all rows, from which a copy of each block of rows pays."""
@@ -61,9 +55,7 @@ def in_copied_blocks(problem: Problem, st: Statement, config: Config, target: Ma
     panel, all_terms = wide * size, loops.extents[term]
     if st.a.bytes + panel * all_terms <= target.costs.pages_near or not outpaces_lines(st, config, target):
         return config
-    line = target.l1.line // size
-    depth = panel_depth(all_terms, panel, line, target)
-    depth = spread_depth(all_terms, depth, panel, passes, target.l2, line)
+    depth = panel_depth(all_terms, panel, passes, target.l1.line // size, target)
     own = share(loops.extents[row], config.size(row), config.threads)
     count, block = copied_rows(own, depth * size, config.size(row), target, config.threads)
     tiles = ((row, count * block), (term, depth), (row, block))
@@ -92,38 +84,39 @@ def outpaces_lines(st: Statement, config: Config, target: Machine, late: float =
     return vectors * target.prices["multiply_add"] * line / size <= late * arrival
 
 
-def panel_depth(terms: int, panel: int, line: int, target: Machine) -> int:
+def panel_depth(terms: int, panel: int, panels: int, line: int, target: Machine) -> int:
     """Return the depth of the parts of ``terms`` whose weights, ``panel`` bytes for each term, the first-level cache
-    keeps for a tile of columns; all of them if it holds them, so that memory keeps no sums. Parts are equal but for
-    the last one, and begin with a cache line of the source's rows, which has ``line`` terms: a copy of whole lines
-    loads none of them twice, and its transposition has no tile that ends before the part.
+    keeps for a tile of columns; all of them if it holds them, so that memory keeps no sums.
+
+    Parts are equal but for the last one, and begin with a cache line of the source's rows, which has ``line`` terms: a
+    copy of whole lines loads none of them twice, and its transposition has no tile that ends before the part. Where no
+    such depth has as few parts, and lines that the second-level cache keeps for all ``panels``, parts are equal.
 
     >>> from convsmith.machine.registry import target
-    >>> panel_depth(512, 64, 16, target("avx2")), panel_depth(1024, 64, 16, target("avx2"))
-    (512, 352)
+    >>> [panel_depth(terms, 64, 64, 16, target("avx2")) for terms in (512, 1024, 4096)]
+    [512, 352, 373]
     """
     numerator, denominator = PANEL
     if terms * panel <= target.l1.bytes:
         return terms
     most = max(1, target.l1.bytes * numerator // (denominator * panel))
-    depth = -(-terms // -(-terms // most))
-    return depth if most < line else min(-(-depth // line), most // line) * line
+    equal = -(-terms // -(-terms // most))
+    whole = (n for n in range(-(-equal // line) * line, most + 1, line) if target.l2.lines_kept(n * panel, 0) >= panels)
+    return next(whole, spread_depth(terms, equal, panel, panels, target.l2))
 
 
-def spread_depth(terms: int, depth: int, panel: int, panels: int, cache: MemoryLevel, unit: int = 1) -> int:
-    """Return ``depth``, that of a part of ``terms``, or a few times ``unit`` more if ``cache`` would not keep a line of
-    each of ``panels``, of ``panel`` bytes for each term, because their distance is close to a multiple of a way: a copy
-    writes them in turn.
+def spread_depth(terms: int, depth: int, panel: int, panels: int, cache: MemoryLevel) -> int:
+    """Return ``depth``, that of a part of ``terms``, or a little more if ``cache`` would not keep a line of each of
+    ``panels``, of ``panel`` bytes for each term, because their distance is close to a multiple of a way: a copy writes
+    them in turn.
 
     >>> from convsmith.machine.registry import target
     >>> spread_depth(1024, 352, 64, 64, target("avx2").l2), spread_depth(2048, 256, 64, 64, target("avx2").l2)
     (352, 257)
-    >>> spread_depth(4096, 384, 64, 64, target("avx2").l2, unit=16)
-    400
     """
     if depth == terms:
         return depth
-    others = range(depth, min(terms, depth + cache.ways * unit), unit)
+    others = range(depth, min(terms, depth + cache.ways))
     return next((n for n in others if cache.lines_kept(n * panel, 0) >= panels), depth)
 
 

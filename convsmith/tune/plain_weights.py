@@ -119,7 +119,7 @@ def _copying_rows(config: Config, model: Model, loops: Loops, terms: str, depth:
     width = tile * -(-tiles // (-(-blocks // config.threads) * config.threads))
     all_terms, panel, source = loops.extents[terms], tile * model.bytes, model.st.a.name
     depth = _whole_lines(all_terms, max(1, min(depth, block // (width * model.bytes))), model)
-    near = panel_depth(all_terms, panel, model.target.l1.line // model.bytes, model.target)
+    near = panel_depth(all_terms, panel, width // tile, model.target.l1.line // model.bytes, model.target)
     if size := _rows_of_source(config, model, loops, near) if near < all_terms else 0:
         depth = near
         config = config.changed(fetch=tuple(n for n in config.staged("fetch") if n != source))
