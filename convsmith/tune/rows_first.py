@@ -20,11 +20,14 @@ __all__ = ["with_rows_first"]
 
 def with_rows_first(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of a product whose direct statement is ``st`` with rows around columns, where the last cache
-    keeps all weights while they stream; ``config`` if they are larger, if it has cache tiles other than the rows of a
-    thread, or if the source comes from memory, whose rows tiles fetch ahead.
+    keeps all weights while they stream; ``config`` if they are larger, or if it has cache tiles other than the rows of
+    a thread.
+
+    Neither does it change where the second-level cache keeps all rows, so that weights, which a network reads from
+    memory, pass once, nor where the rows come from memory, which tiles fetch ahead.
     """
     most = target.costs.streamed_weights
-    is_near = st.b.bytes <= most and st.a.bytes <= target.costs.images_far
+    is_near = st.b.bytes <= most and target.l2.bytes < st.a.bytes <= target.costs.images_far
     if target.device is not None or not is_near or st.sizes or not is_plain_product(st, config):
         return config
     loops = loops_after_fusing(st, config)

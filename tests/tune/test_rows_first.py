@@ -19,15 +19,16 @@ LEVEL = next(t for t in known_targets() if t.name == "avx2")
 STREAMING = replace(LEVEL, costs=replace(LEVEL.costs, streamed_weights=4 << 20, images_far=8 << 20))
 LAST = "--stag=axb --dtag=axb"
 PRODUCTS = [
-    "--matmul 96x1024:1024x1024", "--matmul 2048x479:479x1024", "--matmul --dt=f64 200x512:512x1000",
+    "--matmul 200x1024:1024x1024", "--matmul 2048x479:479x1024", "--matmul --dt=f64 200x512:512x1000",
     "--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 512x1024:1024x1024",
-    f"{LAST} mb1ic512ih7oc2048oh7kh1",
+    f"{LAST} mb1ic512ih14oc1024oh14kh1",
 ]  # fmt: skip
 OTHERS = [
-    "--matmul 96x1024:1024x4096",  # the last cache does not keep the weights
+    "--matmul 32x1024:1024x1024", f"{LAST} mb1ic464ih7oc1024oh7kh1",  # the second-level cache keeps all rows
+    "--matmul 200x1024:1024x4096",  # the last cache does not keep the weights
     f"{LAST} mb16ic512ih28oc256oh28kh1",  # the source comes from memory
     f"{LAST} mb1ic256ih14oc256oh14kh3ph1",  # pixels are read for several taps
-    "--matmul --dt=bf16 96x1024:1024x1024",  # it is converted
+    "--matmul --dt=bf16 200x1024:1024x1024",  # it is converted
     "--matmul 2100x1024:1024x1024",  # blocks of its rows are copied
 ]
 
