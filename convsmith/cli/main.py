@@ -24,7 +24,7 @@ import click
 
 from convsmith import __version__
 from convsmith.cli.group import CommandGroup, named_options
-from convsmith.cli.output import STATUS, error_line, exit_status
+from convsmith.cli.output import STATUS, drop, error_line, exit_status
 from convsmith.diag.errors import ConvsmithError, InternalError
 from convsmith.diag.settings import VARIABLES
 from convsmith.diag.warning import ConvsmithWarning
@@ -125,25 +125,19 @@ def _while_outputs_are_open(meta: Mapping[str, Any]) -> Iterator[None]:
         closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
         if not closed:
             raise  # a pipe to a worker
-        _drop(*closed)
+        drop(*closed)
         raise SystemExit(meta.get(STATUS, 0)) from None
     except OSError as error:
         if not _is_full(error):
             raise
         error_line(f"the output cannot be written: {error.strerror}")
-        _drop(sys.stdout, sys.stderr)
+        drop(sys.stdout, sys.stderr)
         raise SystemExit(2) from None
 
 
 def _is_full(error: OSError) -> bool:
     """Return whether a stream has no space left; an error of a named file is that of another one."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _drop(*streams: TextIO) -> None:
-    """Let the outputs of the streams vanish, so that Python drops buffered text at its end."""
-    for stream in streams:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_closed_pipe(stream: TextIO) -> bool:

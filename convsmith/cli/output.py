@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol, TextIO
 
 import click
@@ -19,7 +19,8 @@ from convsmith.diag.files import whole_file
 from convsmith.diag.printable import LINES, printable
 
 __all__ = [
-    "PIPED", "STATUS", "Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file",
+    "PIPED", "STATUS", "Progress", "Rows", "drop", "error_line", "exit_status", "note", "progress", "width_of",
+    "write_file",
 ]  # fmt: skip
 
 STATUS = "convsmith.status"
@@ -46,8 +47,18 @@ class Progress(Protocol):
 def error_line(message: str, kind: str = "") -> None:
     """Print a message to standard error; it is lost if standard error is a closed pipe or has no space left."""
     text = printable(f"{kind}: {message}" if kind else message, LINES)
-    with suppress(OSError):
+    try:
         click.secho(text, err=True, fg="red", color=_colour())
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(*streams: TextIO) -> None:
+    """Let the outputs of the streams vanish: otherwise Python, at its end, fails to write text that they buffer, and
+    ends with a status of its own.
+    """
+    for stream in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def exit_status(error: ConvsmithError) -> int:

@@ -107,10 +107,11 @@ def _with_taps_within_channels(model: Model, loops: Loops, config: Config) -> Co
     multiple of a large part of a way apart, as in images 1024 pixels wide. The same holds for long columns of taps, one
     in each row, where steps wait for the lines of each channel.
     """
+    if loops.kinds[config.lane] != "n" or model.taps == 1 or model.unit.dot or model.st.a.name in config.packed:
+        return config
     (l1, along), (*_, pixel) = (model.target.l1, loops.of("m")), model.st.of("m")
     rows = [d for d in model.st.of("k") if d.sort == "taps" and d.size > 1 and d.axis != pixel.axis]
-    in_place = model.st.a.name not in config.packed and loops.kinds[config.lane] == "n" and not model.unit.dot
-    if not (rows and in_place and model.k in config.reduce and all(config.size(n) == 1 for n in loops.of("k"))):
+    if not (rows and model.k in config.reduce and all(config.size(n) == 1 for n in loops.of("k"))):
         return config
     taps, channels = prod(d.size for d in rows), model.sizes[model.k]
     kept = l1.lines_kept(abs(model.src.get(Var(rows[-1].name), 0)) * model.bytes, 0)

@@ -48,11 +48,13 @@ def _lines_and_channels(st: Statement, loops: Loops, config: Config, target: Mac
     """Return the lines that a step of a tile reads of one channel, in the mean of the taps of a row, and the number of
     channels of which the first-level cache keeps all lines and weights of a tile; (0, 0) where no step waits for lines.
     """
-    channel, costs, l1, size = st.reduce[-1], target.costs, target.l1, dtype(st.a.dtype).bytes
-    taps, apart = [d for d in st.of("k") if d.sort == "taps"], view_steps(st.a).get(Var(channel), 0) * size
+    channel, costs, l1 = st.reduce[-1], target.costs, target.l1
     in_place = config.realise == "peel" and loops.kinds[config.lane] == "n" and st.a.name not in config.packed
-    plain = in_place and st.constant and not st.sizes and not loops.residues and not config.phases
-    if not (costs.channel_line and plain and prod(d.size for d in taps) > 1 and channel in loops.extents):
+    if not costs.channel_line or not in_place or not st.constant or st.sizes or loops.residues or config.phases:
+        return 0.0, 0
+    taps, size = [d for d in st.of("k") if d.sort == "taps"], dtype(st.a.dtype).bytes
+    apart = view_steps(st.a).get(Var(channel), 0) * size
+    if prod(d.size for d in taps) == 1 or channel not in loops.extents:
         return 0.0, 0
     if apart <= costs.page // 2 or apart * st.extents[channel] <= costs.images_near:
         return 0.0, 0

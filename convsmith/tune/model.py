@@ -316,7 +316,7 @@ class Model(SharedFacts):
             guarded = {n for n in loops.of("m") if Var(self.dims[n][-1]) in variables_of(self.st.a.mask)}
             merged = merged_taps(loops, tile, self.src, terms, guarded)
         lacking = self.lacking_terms(config) if self.unit.dot and kind == "n" else 0.0
-        crossing = crossings(self, loops, config)
+        crossing, lines_wait = crossings(self, loops, config), not near and target.costs.channel_line > 0
         at_first, far_vectors = (0.0, 0.0) if near or self.st.constant else vectors_of_first_passes(self, loops, config)
         for m, v, count, part in parts_inside(self, loops, config) or tiles:
             held = m * v
@@ -371,7 +371,7 @@ class Model(SharedFacts):
             yield Section(count * steps * (1 - at_first), tuple(causes), slow)
             if m > ADDRESSES and rows_cross_blocks(self, config):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
-            if not near and (lines := lines_of_far_channels(self.st, loops, config, target)):
+            if lines_wait and (lines := lines_of_far_channels(self.st, loops, config, target)):
                 yield Section(count * steps, (("far memory", (("channel_line", lines),)),), slow)
             if self.strided_access and (far := waited_lines(self, loops, config, sides, self.far_line)):
                 yield Section(count * steps, (("far memory", far),), slow)

@@ -94,7 +94,7 @@ def test_the_plan_prints_both_statements() -> None:
         ("--target=x --lane=oc", "has 2 statements, and 1 configs are given; legal is one for each, joined by ' / '"),
         ("--target=x --lane=oc --compute_at=oh", "the config of the next statement stands behind ' / '"),
         ("--target=x --lane=oc --compute_at=kh / --target=x --lane=g", "--compute_at=kh"),
-        ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --threads=2", "one --target and one --threads"),
+        ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --threads=2", "one --target, one --threads"),
         ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --offsets=sums", "--offsets=each"),
         ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --realise=pad_copy", "--realise=mask or peel"),
     ],

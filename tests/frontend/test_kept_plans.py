@@ -106,7 +106,7 @@ def test_the_rewrites_of_each_kernel_are_worked_out_once(line: str) -> None:
 
 
 @pytest.mark.parametrize("line, most", [
-    (POINTWISE, 55_000), (TRANSPOSED, 54_500), (TRANSFORMED, 179_200), (BLOCKED, 113_000),
+    (POINTWISE, 55_000), (TRANSPOSED, 54_500), (TRANSFORMED, 180_000), (BLOCKED, 113_000),
 ])  # fmt: skip
 @pytest.mark.usefixtures("no_cache")
 def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
