@@ -114,7 +114,8 @@ def _with_taps_within_channels(model: Model, loops: Loops, config: Config) -> Co
     if not (rows and model.k in config.reduce and all(config.size(n) == 1 for n in loops.of("k"))):
         return config
     taps, channels = prod(d.size for d in rows), model.sizes[model.k]
-    kept = l1.lines_kept(abs(model.src.get(Var(rows[-1].name), 0)) * model.bytes, 0)
+    apart = abs(model.src.get(Var(rows[-1].name), 0)) * model.bytes
+    kept = l1.lines_kept(apart, 0) if apart else taps * channels  # rows in blocks have several distances
     pixels = prod(config.size(n) for n in along if n != pixel.name)
     run = abs(model.row_step(pixel.name)) * config.size(pixel.name) * model.bytes / l1.line + 1
     clashing = taps * channels > kept if taps > FEW_ROWS else taps * channels >= 2 * kept
