@@ -120,10 +120,9 @@ def _with_taps_within_channels(model: Model, loops: Loops, config: Config) -> Co
     run = abs(model.row_step(pixel.name)) * config.size(pixel.name) * model.bytes / l1.line + 1
     clashing = taps * channels > kept if taps > FEW_ROWS else taps * channels >= 2 * kept
     clashing = clashing and taps <= kept and taps * channels * run * l1.line <= l1.kept
-    is_column = FEW_ROWS < taps == prod(d.size for d in model.st.of("k") if d.sort == "taps")
-    whole = config.changed(cache=())
-    is_awaited = is_column and lines_of_far_channels(model.st, loops, whole, model.target) > 0
-    if pixels > 1 or not (clashing or is_awaited):
+    if not clashing and FEW_ROWS < taps == model.taps:
+        clashing = lines_of_far_channels(model.st, loops, config.changed(cache=()), model.target) > 0
+    if pixels > 1 or not clashing:
         return config
     return config.changed(reduce=(model.k, *(n for n in config.reduce if n != model.k)))
 

@@ -25,10 +25,12 @@ __all__ = ["in_blocks_of_near_channels", "lines_of_far_channels"]
 def in_blocks_of_near_channels(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return ``config`` with blocks of as many channels as the first-level cache keeps, if it keeps fewer than all."""
     lines, kept = _lines_and_channels(st, loops, config, target)
+    if not lines:
+        return config
     channel = st.reduce[-1]
     whole, taps = loops.extents.get(channel, 1), prod(d.size for d in st.of("k") if d.sort == "taps")
     parts = -(-whole // max(kept, -(-target.costs.reload // taps), 1))
-    if not lines or parts < 2:
+    if parts < 2:
         return config
     tiles = [(n, size) for n, size in config.tiles_at("cache") if loops.kinds[n] == "k" and n != channel]
     return config.changed(cache=(*tiles, (channel, -(-whole // parts))))

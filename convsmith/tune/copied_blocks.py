@@ -23,7 +23,8 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.thread_parts import share
 
 __all__ = [
-    "copied_rows", "in_copied_blocks", "is_plain_product", "outpaces_lines", "panel_depth", "running", "spread_depth",
+    "columns_around_rows", "copied_rows", "in_copied_blocks", "outpaces_lines", "panel_depth", "running",
+    "spread_depth",
 ]  # fmt: skip
 
 MIN_PASSES = 32
@@ -40,20 +41,14 @@ def in_copied_blocks(problem: Problem, st: Statement, config: Config, target: Ma
     """Return the config of a product whose direct statement is ``st`` with blocks of rows that are copied, if these are
     faster: of a large source that many tiles of columns read, where an instruction transposes its rows.
     """
-    if target.device is not None or not is_plain_product(st, config) or st.sizes:
+    found = columns_around_rows(st, config, target)
+    if found is None:
         return config
-    loops = loops_after_fusing(st, config)
-    rows, terms = running(loops, "m"), running(loops, "k")
-    if len(rows) != 1 or len(terms) != 1 or loops.residues or any(loops.extents[n] > 1 for n in loops.of("batch")):
-        return config
-    (row,), (term,), lane, size = rows, terms, config.lane, dtype(st.a.dtype).bytes
-    wide, order = config.size(lane), config.order
-    passes = -(-loops.extents[lane] // wide)
-    outside = lane in order and row in order and order.index(lane) < order.index(row)
-    if not outside or passes < MIN_PASSES or view_steps(st.a).get(Var(term)) != 1:
-        return config
+    (loops, row, term), size, wide = found, dtype(st.a.dtype).bytes, config.size(config.lane)
+    passes = -(-loops.extents[config.lane] // wide)
     panel, all_terms = wide * size, loops.extents[term]
-    if st.a.bytes + panel * all_terms <= target.costs.pages_near or not outpaces_lines(st, config, target):
+    read = st.a.bytes + panel * all_terms
+    if passes < MIN_PASSES or read <= target.costs.pages_near or not outpaces_lines(st, config, target):
         return config
     depth = panel_depth(all_terms, panel, passes, target.l1.line // size, target)
     own = share(loops.extents[row], config.size(row), config.threads)
@@ -66,6 +61,21 @@ def in_copied_blocks(problem: Problem, st: Statement, config: Config, target: Ma
     if flaw_within(problem, other, target) is not None:
         return config
     return other if is_transposed(plan_for(problem, other, target).main, st.a.name) else config
+
+
+def columns_around_rows(st: Statement, config: Config, target: Machine) -> tuple[Loops, str, str] | None:
+    """Return the loops of a plain product of fixed sizes, with that over rows and that over terms, if its columns are
+    around its rows and the terms of a row are contiguous; None if not, or on a device.
+    """
+    if target.device is not None or not _is_plain_product(st, config) or st.sizes:
+        return None
+    loops, order = loops_after_fusing(st, config), config.order
+    rows, terms = running(loops, "m"), running(loops, "k")
+    if len(rows) != 1 or len(terms) != 1 or loops.residues or any(loops.extents[n] > 1 for n in loops.of("batch")):
+        return None
+    (row,), (term,) = rows, terms
+    outside = config.lane in order and row in order and order.index(config.lane) < order.index(row)
+    return (loops, row, term) if outside and view_steps(st.a).get(Var(term)) == 1 else None
 
 
 def running(loops: Loops, kind: str) -> list[str]:
@@ -136,7 +146,7 @@ def copied_rows(rows: int, row: int, tile: int, target: Machine, threads: int = 
     return count, -(-tiles // count) * tile
 
 
-def is_plain_product(st: Statement, config: Config) -> bool:
+def _is_plain_product(st: Statement, config: Config) -> bool:
     """Return whether ``config`` computes a product of matrices of floats of one type, with vectors along columns of
     packed weights, without transforms, parts of sums, phases and copies of other operands.
     """

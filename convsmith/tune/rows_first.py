@@ -8,12 +8,10 @@ the last cache keeps from one tile of rows to the next.
 
 from __future__ import annotations
 
-from convsmith.ir.index import Var
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import loops_after_fusing
-from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.copied_blocks import is_plain_product, running
+from convsmith.statement.statement import Statement
+from convsmith.tune.copied_blocks import columns_around_rows
 
 __all__ = ["with_rows_first"]
 
@@ -28,17 +26,12 @@ def with_rows_first(st: Statement, config: Config, target: Machine) -> Config:
     """
     most = target.costs.streamed_weights
     is_near = st.b.bytes <= most and target.l2.bytes < st.a.bytes <= target.costs.images_far
-    if target.device is not None or not is_near or st.sizes or not is_plain_product(st, config):
+    found = columns_around_rows(st, config, target) if is_near else None
+    if found is None:
         return config
-    loops = loops_after_fusing(st, config)
-    rows, terms = running(loops, "m"), running(loops, "k")
-    if len(rows) != 1 or len(terms) != 1 or loops.residues or any(loops.extents[n] > 1 for n in loops.of("batch")):
-        return config
-    (row,), lane = rows, config.lane
-    columns_first = lane in config.order and config.order.index(lane) < config.order.index(row)
-    is_run = view_steps(st.a).get(Var(terms[0])) == 1
+    (loops, row, _), lane = found, config.lane
     several = all(loops.extents[n] > config.size(n) for n in (row, lane))
-    if any(n != row for n, _ in config.tiles_at("cache")) or not (columns_first and is_run and several):
+    if not several or any(n != row for n, _ in config.tiles_at("cache")):
         return config
     order = (*(n for n in config.order if n not in (row, lane)), row, lane)
     return config.changed(order=order, fetch=tuple(n for n in config.staged("fetch") if n != st.a.name))

@@ -74,9 +74,10 @@ class Space(ConfigSpace):
                 return cycles(winograd_features(self.problem, config, target), target)
             except ConfigError:
                 return inf
-        key = (config.vector_registers, config.lane, config.fuse, config.instruction, config.offsets, config.flip,
-               config.phases,
-               config.staged("pack") if config.offsets == "sums" else ())  # fmt: skip
+        key = (
+            config.vector_registers, config.lane, config.fuse, config.instruction, config.offsets, config.flip,
+            config.phases, config.staged("pack") if config.offsets == "sums" else (),
+        )  # fmt: skip
         if key not in self._models:
             try:
                 self._models[key] = model_of(self.problem, config, self.target)
