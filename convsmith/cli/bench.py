@@ -108,8 +108,8 @@ def bench(
     --torch, each one of a PyTorch model beside PyTorch's.
 
     With --suite, instead of these: the problems of a suite in the directions, layouts and types of a --space, and the
-    distribution of the results. A row that seems slower than a library is measured again, in more rounds. With
-    --resume, runs with a --budget, or with several seeds, make one table.
+    distribution of the results. A row that seems slower than a library is measured again, in more rounds, and once
+    more after all others. With --resume, runs with a --budget, or with several seeds, make one table.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
@@ -176,6 +176,8 @@ def bench(
         heading = f"{how.where}, {listed.heading(threads, config)}"
         page.head(heading)
         rows, interrupted = _rows(listed, left, how, page, budget)
+        if suite is not None and not interrupted:
+            rows, interrupted = _with_slower_again(listed, rows, how, page)
     measured = list(map(row_data, rows))
     page.foot(rows, how.advice, means_of(measured, here))
     every = [*earlier, *measured]
@@ -224,6 +226,25 @@ def _rows(
         except KeyboardInterrupt:
             return rows, True
     return rows, False
+
+
+def _with_slower_again(listed: Listed, rows: list[Row], how: _Bench, page: Page) -> tuple[list[Row], bool]:
+    """Measure and print the rows again that seem slower than a library: what slowed the machine may have ended.
+
+    Return all rows, with the later times of these, and whether the user has interrupted it.
+    """
+    slower = [row.problem for row in rows if _seems_slower(row)]
+    if not slower:
+        return rows, False
+    page.heading("measured again, because these seemed slower than a library:")
+    later, interrupted = _rows(listed, slower, how, page, None)
+    times = {problem_key(row.problem): row for row in later}
+    return [times.get(problem_key(row.problem), row) for row in rows], interrupted
+
+
+def _seems_slower(row: Row) -> bool:
+    """Return whether a library computes the problem of ``row`` in less time."""
+    return row.times is not None and any(peer.speedup.median < LEVEL for peer in row.times.peers.values())
 
 
 class _Bench(Protocol):
@@ -327,7 +348,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
     peak = None if types is None else lambda: peak_sample(target, threads, types).gflops
     call, _ = bound_call(problem, kernel, aligned_inputs(problem, arrays))
     row.times = measure(call, problem.flops_dense, peak, calls, rounds, threads)
-    if again and any(peer.speedup.median < LEVEL for peer in row.times.peers.values()):
+    if again and _seems_slower(row):
         row.times = measure(call, problem.flops_dense, peak, calls, again, threads)
     return row
 

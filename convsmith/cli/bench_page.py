@@ -59,6 +59,10 @@ class Page:
         self._rows.text(heading)
         self._rows.head()
 
+    def heading(self, text: str) -> None:
+        """Print a line above further rows."""
+        self._rows.text(text)
+
     def row(self, row: Row) -> None:
         """Print `row`."""
         self._rows.row(self._cells(row))

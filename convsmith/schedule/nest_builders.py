@@ -118,10 +118,11 @@ class _VectorTiles(NestBuilder):
         """Return the roles of the loops that run all residue classes in turn, as images do; empty if classes are
         outermost.
 
-        Classes of adjacent elements write the same cache lines. On one thread, all classes read one copy of an image.
+        Classes of adjacent elements write the same cache lines, so that the classes of a few rows follow each other
+        while a cache keeps these rows. On one thread, all classes read one copy of an image.
         """
         if writes_lines_by_class(self.st):
-            return ("batch",) if self.loops.kinds[self.config.lane] == "m" else ("batch", "n")
+            return ("batch", "m" if self.loops.kinds[self.config.lane] == "m" else "n")
         return ("batch",) if self.config.threads == 1 and is_copied(self.st, self.config) else ()
 
     def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:

@@ -82,8 +82,11 @@ def test_a_row_that_seems_slow_is_measured_again(monkeypatch: pytest.MonkeyPatch
         return replace(found, peers=slow)
 
     monkeypatch.setattr(bench_module, "measure", slower)
-    assert run("--suite", "vgg16", "--space", "f32", "--sample", "1", "--rounds", "1", "--vs", "torch").exit_code == 0
-    assert asked == [1, 7]
+    result = run("--suite", "vgg16", "--space", "f32", "--sample", "2", "--rounds", "1", "--vs", "torch", "--json", "-")
+    assert result.exit_code == 0 and "measured again" in result.stderr
+    assert asked == [1, 7, 1, 7, 1, 7, 1, 7]  # each in turn, and both once more
+    rows = json.loads(result.stdout)["rows"]
+    assert len(rows) == 2 and len({row["problem"] for row in rows}) == 2
     asked.clear()
     assert run("mb1ic16ih8oc16kh1", "--rounds", "1", "--vs", "torch").exit_code == 0
     assert asked == [1]
