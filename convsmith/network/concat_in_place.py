@@ -1,12 +1,13 @@
 """Concatenation in place: kernels write their results where a concatenation would copy them to.
 
 A part of a concatenation has the strides of the whole: with channels last, a pixel of the part is followed by the other
-channels of the whole. Kernels write, and read, arrays with such strides.
+channels of the whole. Kernels write, and read, arrays with such strides. Where the elements of a result have strides in
+the memory of the part, moves between its kernel and the concatenation disappear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -14,9 +15,11 @@ from math import prod
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.image import NetworkValue
 from convsmith.network.layouts import FIRST, Layouts, layout_of, same_memory, takes_any
+from convsmith.network.moved_results import MovedResult, result_behind_moves
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.parts import Part, order_of, tag_within
+from convsmith.problem.matmul import Matmul
 from convsmith.problem.types import TYPES
 
 __all__ = ["with_parts"]
@@ -30,9 +33,9 @@ def with_parts(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts, dict[str
     """Return the graph without the concatenations that take place in memory, layouts whose parts have the strides of
     their whole, and the parts.
 
-    A concatenation is in place if a kernel can write at least one of its parts. Each other part, such as an input of
-    the network, a part of two wholes, or one that is written much earlier than the others, is copied by a node of its
-    own.
+    A concatenation is in place if a kernel can write at least one of its parts, itself or in place of moves after it.
+    Each other part, such as an input of the network, a part of two wholes, or one that is written much earlier than the
+    others, is copied by a node of its own.
     """
     parts = _PartsOfWholes(graph, layouts)
     nodes = [made for node in reversed(graph.nodes) for made in reversed([*parts.nodes(node)])]
@@ -45,25 +48,37 @@ class _PartsOfWholes:
 
     def __init__(self, graph: Graph, layouts: Layouts) -> None:
         self._graph, self._readers, self._makers = graph, graph.readers(), graph.makers()
+        self._layouts, self._moved, self._works = layouts, set[str](), dict[str, Matmul]()
         self._places = {node.output: n for n, node in enumerate(graph.nodes)}
         self.tags = dict(layouts.values)
         self.found: dict[str, Part] = {}
         self.copies: dict[str, NetworkValue] = {}
 
     def nodes(self, node: NetworkNode) -> Iterator[NetworkNode]:
-        """Yield the nodes that replace a node: copies of parts for a concatenation in place."""
+        """Yield the nodes that replace a node: none for a move of a result that is written in place, and copies of
+        parts for a concatenation in place.
+        """
+        if node.output in self._moved:
+            return
         rows = [*self._rows(node)] if isinstance(node.work, Concat) else []
         names = [name for name, _, _ in rows]
-        direct = [names.count(name) == 1 and self._is_written(node, name, tag) for name, tag, _ in rows]
-        for n in self._early(rows, direct):
+        behind = [self._behind_moves(name, tag) if names.count(name) == 1 else None for name, tag, _ in rows]
+        direct = [
+            result is not None or (names.count(name) == 1 and self._is_written(node, name, tag))
+            for (name, tag, _), result in zip(rows, behind)
+        ]
+        written = {n: result.node.output if (result := behind[n]) else names[n] for n, own in enumerate(direct) if own}
+        for n in self._early(written):
             direct[n] = False
         if not any(direct):
-            yield node
+            yield replace(node, work=self._works.get(node.output, node.work))
             return
         assert isinstance(node.work, Concat)
-        for n, ((name, tag, offset), is_direct) in enumerate(zip(rows, direct)):
+        for n, ((name, tag, offset), result, is_direct) in enumerate(zip(rows, behind, direct)):
             part = name if is_direct else f"{name}@{node.output}.{n}"
-            if not is_direct:
+            if is_direct and result is not None:
+                part, tag = result.node.output, self._put(result)
+            elif not is_direct:
                 value = NetworkValue(part, node.work.shapes[n], node.work.type)
                 self.copies[part] = value
                 work = Transpose(value.type, value.shape, tuple(range(len(value.shape))))
@@ -71,11 +86,36 @@ class _PartsOfWholes:
             self.tags[part] = tag
             self.found[part] = Part(node.output, offset)
 
-    def _early(self, rows: Sequence[tuple[str, str, int]], direct: Sequence[bool]) -> Sequence[int]:
+    def _behind_moves(self, name: str, tag: str) -> MovedResult | None:
+        """Return the result that a product, or a kernel in place of moves after it, writes as the value `name` in the
+        layout `tag`.
+        """
+        maker = self._makers.get(name)
+        if maker is None or not isinstance(maker.work, Matmul | Reshape | Transpose) or len(self._readers[name]) > 1:
+            return None
+        strides = layout_of(self._graph.values[name].shape, tag).strides
+        result = result_behind_moves(self._graph, name, strides, self.tags)
+        is_free = result is not None and result.node.output not in {*self.found, *self._layouts.writes}
+        return result if is_free and name not in self._graph.outputs else None
+
+    def _put(self, result: MovedResult) -> str:
+        """Let a kernel write its result in place, and return the layout of its value, whose strides a product has of
+        its own.
+        """
+        self._moved |= result.moved
+        work = result.node.work
+        if not isinstance(work, Matmul):
+            return result.tag
+        if result.tag != FIRST:
+            self._works[result.node.output] = replace(work, dtag=result.tag)
+        return FIRST
+
+    def _early(self, written: Mapping[int, str]) -> Sequence[int]:
         """Return the parts of a concatenation that are written so much earlier than the others that the memory of these
         would lie idle, as those of long skip connections are: at most half of the elements that kernels write.
+
+        `written` are the values that kernels write, by the number of the part.
         """
-        written = {n: name for n, (name, _, _) in enumerate(rows) if direct[n]}
         places = {n: self._places.get(name, -1) for n, name in written.items()}
         sizes = {n: prod(self._graph.values[name].shape) for n, name in written.items()}
         order = sorted(written, key=lambda n: places[n])

@@ -49,6 +49,22 @@ def _dense(b: NetworkBuilder, x: str) -> str:
     return _after(b, x, 128)
 
 
+def _tokens(b: NetworkBuilder, x: str) -> str:
+    """The pixels of a convolution's result as rows."""
+    rows = b.op("Reshape", b.conv(x, 32, 24, 1), b.held(np.int64([2, 24, 30])))
+    return b.op("Transpose", rows, perm=[0, 2, 1])
+
+
+def _joined_rows(b: NetworkBuilder, x: str, columns: int) -> str:
+    """Products of all pixels, as images that are concatenated, as in the decoder of SegFormer."""
+    parts = []
+    for n in range(2):
+        rows = b.op("MatMul", _tokens(b, x), b.weights(24, columns + n))
+        image = b.op("Reshape", b.op("Transpose", rows, perm=[0, 2, 1]), b.held(np.int64([2, columns + n, 6, 5])))
+        parts.append(image)
+    return b.conv(b.op("Concat", *parts, axis=1), 2 * columns + 1, 8, 1)
+
+
 IN_PLACE: dict[str, Build] = {
     "two convolutions": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 64, 3), b.conv(x, 32, 32, 1), axis=1), 96),
     "kept for later": lambda b, x: _after(
@@ -66,6 +82,9 @@ IN_PLACE: dict[str, Build] = {
         b, b.op("Concat", b.conv(x, 32, 5, 1), b.op("Relu", y := b.conv(x, 32, 8, 3)), y, axis=1), 21
     ),
     "dense": _dense,
+    "reshaped": lambda b, x: b.op("Concat", *(b.op("Flatten", b.op("Relu", x)) for _ in range(2)), axis=1),
+    "rows of pixels": lambda b, x: _joined_rows(b, x, 16),
+    "tokens of an image": lambda b, x: b.op("Concat", _tokens(b, x), b.op("Abs", _tokens(b, x)), axis=1),
 }  # fmt: skip
 
 
@@ -80,6 +99,24 @@ def test_matrices_are_parts_of_rows() -> None:
     x = b.input("x", 4, 32)
     y = b.op("Concat", b.op("MatMul", x, b.weights(32, 32)), b.op("MatMul", x, b.weights(32, 32)), axis=0)
     assert _copied(exact_network(b.model(y))) == []
+
+
+def test_products_write_columns_of_a_whole() -> None:
+    b = NetworkBuilder(8)
+    x = b.input("x", 4, 32)
+    y = b.op("Concat", *(b.op("Relu", b.op("MatMul", x, b.weights(32, n))) for n in (24, 9, 16)), axis=1)
+    net = exact_network(b.model(b.op("MatMul", y, b.weights(49, 8))))
+    assert _copied(net) == [] and [str(p) for p, _ in net.problems()][1].startswith("--matmul --dtag=a:4:49_b:9:1")
+
+
+def test_rows_that_another_node_reads_are_copied() -> None:
+    b = NetworkBuilder(9)
+    x = b.input("x", 2, 32, 6, 5)
+    rows = b.op("MatMul", _tokens(b, x), b.weights(24, 16))
+    image = b.op("Reshape", b.op("Transpose", rows, perm=[0, 2, 1]), b.held(np.int64([2, 16, 6, 5])))
+    y = b.conv(b.op("Concat", image, b.conv(x, 32, 8, 1), axis=1), 24, 8, 1)
+    net = exact_network(b.model(y, b.op("MatMul", rows, b.weights(16, 4))))
+    assert [str(p) for p, _ in net.problems()][1:3] == ["--matmul 60x24:24x16", "--matmul 60x16:16x4"]
 
 
 COPIED: dict[str, Build] = {
@@ -104,7 +141,7 @@ def test_other_parts_are_copied(name: str) -> None:
 
 STAYS: dict[str, Build] = {
     "inputs alone": lambda b, x: b.op("Concat", x, x, axis=1),
-    "reshaped": lambda b, x: b.op("Concat", *(b.op("Flatten", b.op("Relu", x)) for _ in range(2)), axis=1),
+    "reshaped inputs": lambda b, x: b.op("Concat", b.op("Flatten", x), b.op("Flatten", x), axis=1),
 }
 
 
