@@ -32,7 +32,7 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("first_choice")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.wide
 @pytest.mark.parametrize("name", sorted({name for name, *_ in LIMITS}))
 def test_first_choices_stay_near_the_fastest_measured_configs(replay: Any, name: str) -> None:
     found = replay.summaries(replay.first_choices(replay.read_table(name), named(name)))

@@ -105,23 +105,7 @@ def test_the_layers_beside_the_best_library_parse(monkeypatch: pytest.MonkeyPatc
     assert best.best_ratio({"libraries": libraries}) == 0.8 and best.best_ratio({"libraries": {}}) is None
 
 
-def test_a_page_of_chains_has_threads_and_the_time_to_make_kernels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    chains, report = importlib.import_module("chains"), importlib.import_module("report")
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    line = "--stag=axb mb1ic4ih6oc8oh6kh1 -> --dtag=axb mb1ic8ih6oc4oh6kh3ph1"
-    monkeypatch.setattr(chains, "lines", lambda: {("f32", "tiny"): line})
-    chains.main(["--threads", "1,2", "--rounds", "2"])
-    page = capsys.readouterr().out
-    assert "## f32, 1 thread\n" in page and "## f32, 2 threads\n" in page and "making, ratio" in page
-    rows = json.loads(next(tmp_path.glob("chains-*.json")).read_text())["chains"]
-    assert [row["threads"] for row in rows] == [1, 2] and all(row["verified"] for row in rows)
-    assert all(row["making"]["chain"] > 0 and len(row["making"]["stages"]) == 2 for row in rows)
-
-
-def test_the_page_of_chains_holds_one_and_two_threads(
+def test_the_page_of_chains_holds_one_and_two_threads_and_the_time_to_make_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -133,7 +117,9 @@ def test_the_page_of_chains_holds_one_and_two_threads(
     chains.main(["--threads", "1,2", "--rounds", "1"])
     written = json.loads(next(tmp_path.glob("chains-*.json")).read_text())["chains"]
     assert [row["threads"] for row in written] == [1, 2] and all(row["verified"] for row in written)
+    assert all(row["making"]["chain"] > 0 and len(row["making"]["stages"]) == 3 for row in written)
     page = capsys.readouterr().out
+    assert "making, ratio" in page
     for threads in ("1 thread", "2 threads"):
         assert f"## f32, {threads}\n" in page
         assert f"Geometric means over blocks whose largest result exceeds a size, {threads} (goal" in page

@@ -172,7 +172,11 @@ def test_a_ring_loads_each_row_once_for_each_tile_of_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param(PLAIN, id="f32"), pytest.param(BYTES, id="bytes", marks=pytest.mark.slow)]
+    "options",
+    [
+        pytest.param(PLAIN, id="f32", marks=pytest.mark.wide),
+        pytest.param(BYTES, id="bytes", marks=pytest.mark.slow),
+    ],
 )
 def test_every_pass_keeps_the_values(options: tuple[str, str]) -> None:
     """The kernel runs after every pass, once for several steps of one pass in a row."""

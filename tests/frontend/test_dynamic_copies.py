@@ -61,7 +61,7 @@ def test_any_sizes_and_pads(line: str) -> None:
         np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.wide
 @pytest.mark.parametrize("sizes", ["mb2ih3iw3ph1pw1", "mb1ih4iw9ph0pw1"])
 def test_every_step_computes_the_same(sizes: str) -> None:
     target = small_target(4, 12)

@@ -83,13 +83,14 @@ def test_branches_share_a_reciprocal() -> None:
     assert kernel_ptx(kernel, target("sm_90a")).count("rcp.approx.ftz.f32") == 1
 
 
-def test_a_reciprocal_is_rounded_once() -> None:
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.wide)])
+def test_a_reciprocal_is_rounded_once(step: int) -> None:
     """By an approximation within a unit of the last place and two fused steps, for all fractions of a divisor.
 
     The largest fraction is rounded wrongly if its approximation is too small. Its reciprocal is close to a tie, and the
     approximation of every GPU is large enough: ptxas makes ``rcp.rn`` of the same steps.
     """
-    divisors = np.arange(1 << 23, 1 << 24, dtype=np.int64)
+    divisors = np.arange((1 << 24) - 1, (1 << 23) - 1, -step, dtype=np.int64)
     rounded = nearest(np.full_like(divisors, 1 << 47), divisors)
     for apart in (-1, 0, 1):
         near = rounded + apart

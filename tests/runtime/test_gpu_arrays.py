@@ -357,11 +357,12 @@ def test_calls_with_plain_weights_do_not_wait(driver: FakeDriver, config: str) -
     infinite[0, 0, 0, 0] = np.inf
     for values in (W, infinite, -W):
         w.write(values)
-        for _ in range(3):
+        wanted = cs.conv2d(X, values, padding=1, threads=1)
+        for _ in range(2):
             before = len(driver.waits)
-            np.testing.assert_array_equal(k(x, w).values(), cs.conv2d(X, values, padding=1, threads=1))
+            np.testing.assert_array_equal(k(x, w).values(), wanted)
             waits.append(driver.waits[before:])
-    assert waits == [["bool"], [], []] * 3
+    assert waits == [["bool"], []] * 3
 
 
 def test_another_array_is_not_taken_for_the_last_one(driver: FakeDriver, kernel: Any) -> None:
@@ -412,7 +413,7 @@ def test_memory_is_kept_for_the_streams_used_last(driver: FakeDriver) -> None:
     x, w, out = OnGpu(driver, X), OnGpu(driver, W), OnGpu(driver, np.zeros_like(WANT))
     k(x, w, out=out)
     before, module = len(driver.memory), sys.modules["fake_gpu"]
-    for stream in range(100, 130):
+    for stream in range(100, 118):
         current = SimpleNamespace(cuda_stream=stream)
         module.cuda = SimpleNamespace(current_stream=lambda current=current: current)
         k(x, w, out=out)
