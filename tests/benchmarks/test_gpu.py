@@ -169,6 +169,7 @@ LINES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", LINES)
 def test_the_way_of_cuda_runs_dry(dry: Any, kind: str) -> None:
     """Kernels of sm_90a beside PyTorch's, on the host: several sets of tensors, packed weights, exact results."""

@@ -68,7 +68,7 @@ def stored(path: Path, column: str, value: object) -> None:
     connection.close()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_a_damaged_value_is_one_warning(path: Path, column: str, kind: str) -> None:
@@ -84,7 +84,7 @@ def test_a_damaged_value_is_one_warning(path: Path, column: str, kind: str) -> N
         assert checked(astuple(row)) == row
 
 
-@pytest.mark.sampled(8, "column", wide=1, every="kind")
+@pytest.mark.sampled(12, wide=1, every="kind column")
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("kind", ["bytes", "no utf-8", "number", "negative", "infinite", "word"])
 def test_no_reader_fails(path: Path, column: str, kind: str) -> None:

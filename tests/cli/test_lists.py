@@ -74,7 +74,7 @@ def test_a_config_is_not_taken_for_a_line() -> None:
 
 
 # -- defaults
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", list(FAST))
 @pytest.mark.parametrize(
     "line,said",

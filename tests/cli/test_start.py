@@ -28,6 +28,7 @@ def _ended(script: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["convsmith.cli.main", "convsmith.cli.explain", "numpy", "numpy._core.numeric"])
 def test_an_interrupt_during_an_import(name: str) -> None:
     assert _ended(_INTERRUPTED.format(name=name)) == (130, "interrupted\n")

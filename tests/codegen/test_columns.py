@@ -110,6 +110,7 @@ def _blocks(s: object) -> list[Block]:
     return found or _blocks(s.body)  # type: ignore[attr-defined]
 
 
+@pytest.mark.sampled(2, "line")
 @pytest.mark.parametrize("line", CASES.values(), ids=[*CASES])
 def test_kernels_in_an_engine(line: str) -> None:
     skip_without_emulator(BYTES)

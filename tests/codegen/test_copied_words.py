@@ -35,6 +35,7 @@ def zen3() -> Machine:
     return replace(level, instructions=tuple(row for row in level.instructions if not row.limit))
 
 
+@pytest.mark.sampled(3, "level", "byte", "line")
 @pytest.mark.parametrize("line", SHAPES)
 @pytest.mark.parametrize("byte", ["u8", "s8"])
 @pytest.mark.parametrize("level", [LEVEL, "avx2"])

@@ -108,6 +108,7 @@ def test_absent_words_add_nothing_to_infinite_factors() -> None:
 WIDE = DEPTHWISE.replace("32", "64")
 
 
+@pytest.mark.sampled(3, "threads", "line")
 @has_level
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def offsets(lanes: int, rng: random.Random) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.sampled(4, "target", "name")
+@pytest.mark.sampled(7, "name")
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", ["f32", "f64", "bf16", "u8"])
 def test_gathers(name: str, target: Machine) -> None:

@@ -98,7 +98,7 @@ GROUPED = {"FWD_D": "g7mb1ic56oc35iw1ow1kw1", "BWD_D": "g7mb1ic35oc56iw1ow1kw1"}
 FACTORS = ("s8:s8", "u8:s8", "s8:u8", "u8:u8")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 @pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("direction", GROUPED)

@@ -44,7 +44,7 @@ def test_a_vector_has_a_store_for_each_step(step: int) -> None:
     assert single and (masked == single if step == 5 else masked < single / 2)
 
 
-@pytest.mark.sampled(4, "level", "threads", "line")
+@pytest.mark.sampled(12, "level", "threads")
 @pytest.mark.parametrize("level", MASKED)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", STRIDED)

@@ -28,7 +28,7 @@ LINES = [
 """Problems with groups that fill no block of 16 channels."""
 
 
-@pytest.mark.sampled(8, "level", "threads", "line")
+@pytest.mark.sampled(16, "threads", "line")
 @pytest.mark.parametrize("level", [t.name for t in host_targets()])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LINES)

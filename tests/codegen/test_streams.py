@@ -201,7 +201,7 @@ RESULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shift", [0, 4])
 @pytest.mark.parametrize("isa", [t.name for t in host_targets() if t.name in ("avx2", "avx512")])
 @pytest.mark.parametrize(("line", "words"), RESULTS)

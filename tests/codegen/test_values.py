@@ -60,7 +60,7 @@ def both(text: str, inputs: dict[str, np.ndarray], out: str, target: Machine) ->
         assert_same_bits(computed(text, inputs, out, lanes, target), expected)
 
 
-@pytest.mark.sampled(3, "name", "target")
+@pytest.mark.sampled(8, "name")
 @typed(COMPUTING)
 def test_comparisons(name: str, target: Machine) -> None:
     assert len(SYMBOLS) == len(COMPARISONS)
@@ -76,6 +76,7 @@ def test_operations_on_floats(op: str, name: str, target: Machine) -> None:
     both(f"{op}(a@, b@)" if op in ("max", "min") else f"{op}(a@)", pairs(name), name, target)
 
 
+@pytest.mark.sampled(3, "name", "target")
 @typed(FLOATS)
 def test_arithmetic_on_floats(name: str, target: Machine) -> None:
     for op in "+-*/":
@@ -88,7 +89,7 @@ def test_arithmetic_on_f16_needs_a_target_that_has_it(text: str) -> None:
         computed(text, pairs("f16"), "f16", 0, level())
 
 
-@pytest.mark.sampled(3, "name", "target")
+@pytest.mark.sampled(6, "name")
 @EACH_TARGET
 @pytest.mark.parametrize("name", INTEGERS)
 def test_operations_on_integers(name: str, target: Machine) -> None:
@@ -99,6 +100,7 @@ def test_operations_on_integers(name: str, target: Machine) -> None:
         both(text, pairs(name), name, target)
 
 
+@pytest.mark.sampled(2)
 @EACH_TARGET
 def test_high_products(target: Machine) -> None:
     both("mulh(a@, b@)", pairs("s32"), "s32", target)
@@ -141,7 +143,7 @@ def test_bits(of: str, to: str, target: Machine) -> None:
     both(f"bits({to}, a@)", {"a": pairs(of)["a"]}, to, target)
 
 
-@pytest.mark.sampled(4, "name", "target")
+@pytest.mark.sampled(12, "target")
 @EACH_TARGET
 @pytest.mark.parametrize("name", DTYPES)
 def test_repeat(name: str, target: Machine) -> None:

@@ -185,6 +185,7 @@ def arrays() -> dict[str, np.ndarray]:
     return {"a": a, "c": np.full(64, 9, np.float32), "d": np.full(64, 9, np.int32)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_browser_computes_what_the_interpreter_computes(name: str) -> None:
     skip_without_emulator(target("webgpu"))

@@ -131,7 +131,7 @@ _PARAMETERS = {
 }
 
 
-@pytest.mark.sampled(8, "ring", "kind", wide=1, every="splits")
+@pytest.mark.sampled(7, "ring", wide=1, every="splits kind")
 @pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
 @pytest.mark.parametrize("splits", [(1, 1), (2, 2)], ids=str)
 @pytest.mark.parametrize("kind", _PARAMETERS)

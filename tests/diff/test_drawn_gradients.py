@@ -37,7 +37,7 @@ def drawn_line(rng: random.Random) -> str:
     return f"--dir=BWD_W --dt=bf16 --stag={source} --dtag={result} {channels}{height}{width}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("level", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("seed", range(21))
 def test_pairs_of_drawn_gradients(seed: int, level: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def check(target: Machine, line: str) -> None:
     check_emulated(problem, artifact, without_signs(problem, artifact, random_arrays(problem)))
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(27)
 @needs_emulator
 @pytest.mark.parametrize("target, types", ROWS)
 def test_every_row_runs(target: Machine, types: tuple[str, str, str]) -> None:

@@ -75,7 +75,7 @@ FOUND = {
 """A problem, and a config without its level, or nothing for the default."""
 
 
-@pytest.mark.sampled(8, "isa")
+@pytest.mark.sampled(23, "isa")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str, isa: str) -> None:

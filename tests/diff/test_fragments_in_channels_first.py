@@ -32,7 +32,7 @@ LINES = [
 
 
 @needs_amx
-@pytest.mark.sampled(2, "line", "tile")
+@pytest.mark.sampled(4, "tile")
 @pytest.mark.parametrize("tile", ["ow:32,oc:32", "ow:55,oc:16", "ow:16,oc:48"])
 @pytest.mark.parametrize("line", range(len(LINES)))
 def test_results_are_exact(line: int, tile: str) -> None:

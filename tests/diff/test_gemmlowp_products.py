@@ -34,7 +34,7 @@ def shift_for(acc: np.ndarray, offset: int, mult: int) -> int:
     return next((e for e in range(32) if middle >> e < 224), 31)
 
 
-@pytest.mark.sampled(10, "params", "orders")
+@pytest.mark.sampled(20, "params", "orders")
 @pytest.mark.parametrize(("m", "k", "n", "params", "orders"), list(cases()))
 def test_products(m: int, k: int, n: int, params: str, orders: str) -> None:
     rng = np.random.default_rng(m * k + n)

@@ -53,7 +53,7 @@ def test_every_kind_is_among_them() -> None:
     assert not {kind for kind in wanted if found[kind] < 3}, found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("n", [case(n) for n in range(COUNT)])
 def test_exact(n: int) -> None:
     target, problem = RUN[n % len(RUN)], problems()[n]

@@ -25,7 +25,7 @@ LINES = (
 )
 
 
-@pytest.mark.sampled(4, "line", "isa")
+@pytest.mark.sampled(12, "line")
 @pytest.mark.parametrize("isa", [t.name for t in host_targets()])
 @pytest.mark.parametrize("line", LINES)
 def test_same_bits(line: str, isa: str) -> None:
@@ -36,7 +36,7 @@ def test_same_bits(line: str, isa: str) -> None:
     assert np.unique(expected).size > 4
 
 
-@pytest.mark.sampled(4, "isa", "line")
+@pytest.mark.sampled(8, "line")
 @pytest.mark.parametrize("isa", [t.name for t in host_targets()])
 @pytest.mark.parametrize(
     "line", ["--stag=axb --dtag=axb g20mb1ic20ih7oc20oh4kh3sh2ph1", "--stag=abx g4mb1ic4ih19oc4oh19kh5ph2"]

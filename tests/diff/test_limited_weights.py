@@ -41,7 +41,7 @@ def largest_sources(kernel: cs.CompiledKernel) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.sampled(11, "isa", "line")
+@pytest.mark.sampled(21, "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("weight", [64, -64, 65, -65, 127, -128])

@@ -70,7 +70,7 @@ def name_of(number: int) -> str:
     return str(LISTED[number].name or LISTED[number].descriptor())[:60]
 
 
-@pytest.mark.sampled(46, "direction")
+@pytest.mark.sampled(84, "direction")
 @pytest.mark.parametrize("direction", TYPES)
 @pytest.mark.parametrize("number", list(filter(small, range(len(LISTED)))), ids=name_of)
 def test_listed_small(number: int, direction: str) -> None:
@@ -150,7 +150,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sampled(9, "isa")
+@pytest.mark.sampled(27, "isa")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("direction", TYPES)
 @pytest.mark.parametrize("shape", SHAPES)

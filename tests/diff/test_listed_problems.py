@@ -31,7 +31,7 @@ def variant(line: str, turn: int) -> Conv:
     return replace(problem, dir="FWD_B", post_ops=parse_post_ops("relu")) if turn % 2 else problem
 
 
-@pytest.mark.sampled(34, "isa", wide=2, every="number")
+@pytest.mark.sampled(100, "isa", wide=2, every="number")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("number", range(len(LINES)), ids=lambda n: LINES[n].partition("n")[0][:60])
 def test_listed(number: int, isa: str) -> None:

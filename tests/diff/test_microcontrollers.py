@@ -79,6 +79,7 @@ def test_tails_are_loaded_under_predicates() -> None:
     assert found["vldrbt.u8"] == found["vpst"] == 2 and not found["vand"] and not found["vstrb.16"], made
 
 
+@pytest.mark.sampled(2, "types", "machine")
 @pytest.mark.parametrize("machine", [*ARM32, target("aarch64")], ids=lambda t: t.name)
 @pytest.mark.parametrize("types", ["s8:s8:s8", "u8:s8:u8"])
 def test_results_are_rounded_and_saturated_by_one_instruction(types: str, machine: Machine) -> None:

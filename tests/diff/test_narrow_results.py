@@ -26,7 +26,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("target", ["avx512_bf16", "avx512", "avx2"])
 @pytest.mark.parametrize("tile", ["ow:4", "ow:5", "ow:8", "ow:9"])
-@pytest.mark.sampled(8, "line", "target", "tile")
+@pytest.mark.sampled(15, "line")
 def test_results_are_exact(line: str, target: str, tile: str) -> None:
     config = f"--lane=oc --register={tile},oc:{known_target(target).lanes(32)}"
     try:

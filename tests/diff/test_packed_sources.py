@@ -56,7 +56,7 @@ def packed_configs(problem: Problem, target: str, threads: int) -> list[Config]:
     return (fragments or found)[:3]
 
 
-@pytest.mark.sampled(14, "threads", "target")
+@pytest.mark.sampled(18, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("line", "target"),

@@ -33,7 +33,7 @@ def of_group(line: str, group: int, level: str = LEVEL.name) -> str:
     return str(chosen.of_each(vector_registers=group))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str, group: int) -> None:

@@ -24,7 +24,7 @@ LINES = [
 ]
 
 
-@pytest.mark.sampled(4, "level", "line")
+@pytest.mark.sampled(7, "line")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", LINES)
 def test_short_pairs_are_exact(line: str, level: str) -> None:

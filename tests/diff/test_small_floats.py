@@ -20,7 +20,7 @@ LINES = (
 """Types and directions; sums of the last ones exceed the types of the results."""
 
 
-@pytest.mark.sampled(3, "line", "isa")
+@pytest.mark.sampled(8, "line")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("line", LINES)
 def test_results_are_the_references(line: str, isa: str) -> None:

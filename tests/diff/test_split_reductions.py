@@ -78,7 +78,7 @@ SPLIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6, "isa")
+@pytest.mark.sampled(18, "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), SPLIT)
 def test_splits_are_exact(line: str, words: str, isa: str) -> None:

@@ -33,7 +33,7 @@ LINES = [
 
 
 @needs_amx
-@pytest.mark.sampled(6, "threads", wide=1, every="line")
+@pytest.mark.sampled(12, "threads", wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LINES)
 def test_strides_are_exact(line: str, threads: int) -> None:

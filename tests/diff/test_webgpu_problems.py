@@ -47,7 +47,7 @@ def check(problem: Problem, config: Config | None, seed: int, level: Machine = L
     return kernel.artifact.code.decode()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind: str) -> None:
     """Kernels with arrays of f64, which WGSL lacks, are refused by name."""

@@ -99,7 +99,7 @@ EXACT = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(24, "isa", wide=1, every="line")
+@pytest.mark.sampled(69, wide=1, every="line isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("line", "words"), EXACT)
 def test_exact(line: str, words: str, isa: str) -> None:
@@ -108,6 +108,7 @@ def test_exact(line: str, words: str, isa: str) -> None:
     assert verdict.ok, verdict.detail
 
 
+@pytest.mark.sampled(3, "ends", "isa")
 @pytest.mark.parametrize("ends", [(255, -128), (0, -128), (255, 127)])
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_largest_bytes_stay_exact(isa: str, ends: tuple[int, int]) -> None:

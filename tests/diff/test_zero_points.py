@@ -76,7 +76,7 @@ def at_the_ends(problem: Problem, seed: int) -> dict[str, Array]:
     return arrays
 
 
-@pytest.mark.sampled(8, "isa")
+@pytest.mark.sampled(23, "isa")
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name: str, isa: str) -> None:

@@ -54,7 +54,7 @@ def verify(*words: str) -> Result:
     return CliRunner().invoke(main, ["verify", *words])
 
 
-@pytest.mark.sampled(12, "name", wide=1, every="case")
+@pytest.mark.sampled(22, wide=1, every="case name")
 @pytest.mark.parametrize("case", LINES)
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_command_runs_kernels_in_the_emulator(name: str, case: str) -> None:

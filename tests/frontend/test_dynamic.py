@@ -279,6 +279,7 @@ def test_tall_images_have_three_rows_of_pointers() -> None:
         assert found.pointers.entries.entries.shape == (3, 224 * 9)
 
 
+@pytest.mark.sampled(3, "threads")
 @pytest.mark.parametrize(
     "line, threads, ends",
     [

@@ -13,7 +13,7 @@ from convsmith.frontend.kernel import CompiledKernel
 EMPTY = [((0, 3, 5, 5), None), ((2, 3, 2, 2), 0), ((2, 3, 0, 0), None), ((2, 3, 0, 7), ((1, 2), 1)), ((0, 3, 0, 0), 1)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", ["", "--dir=FWD_B --attr-post-ops=relu ", "--stag=abx --dtag=aBx16b "])
 @pytest.mark.parametrize("shape, pads", EMPTY)
 def test_empty_batches_and_results(options: str, shape: tuple[int, ...], pads: object) -> None:
@@ -37,6 +37,7 @@ def test_empty_batches_and_results(options: str, shape: tuple[int, ...], pads: o
         k(x, other.pack(w[..., :2, :2].copy()), pads=pads)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "pads",
     [1.0, True, "1", (1,), (1, 2, 3), -1, (1, -1), ((1, 2, 3), 1), {1: 2}, (1.0, 1), [[1, 1.0], 1], (True, 1),

@@ -142,7 +142,7 @@ def fewer_bits(
     return [[element(row, column) for column in right.T] for row in left]
 
 
-@pytest.mark.sampled(9, "left+right", "bits", "rounding")
+@pytest.mark.sampled(10, "left+right")
 @pytest.mark.parametrize("rounding", ["nearest", "probabilistic"])
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(TYPES, TYPES)))
 @pytest.mark.parametrize("bits", [(7, 5), (1, 8), (8, 4), (1, 1), (3, 2)])
@@ -164,6 +164,7 @@ def test_fewer_bits_with_offsets_for_rows_and_columns() -> None:
         assert found[i, j] == fewer_bits(lhs[i : i + 1], rhs[:, j : j + 1], (a, b), (7, 5), None)[0][0]
 
 
+@pytest.mark.sampled(3, "types")
 @pytest.mark.parametrize("isa", [t.name for t in host_targets()])
 @pytest.mark.parametrize("types", ["u8:u8:s32", "s8:s8:s32"])
 def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:

@@ -127,7 +127,7 @@ def test_other_problems_keep_their_kernel(line: str) -> None:
         assert config_of_plain_weights(problem, default_config(problem, machine), machine) is None
 
 
-@pytest.mark.sampled(4, "threads", "line", "level")
+@pytest.mark.sampled(12, "threads", "line", "level")
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), *MORE, *TRANSPOSED])
 @pytest.mark.parametrize("level", HERE)

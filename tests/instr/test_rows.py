@@ -228,7 +228,7 @@ def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
         assert len(hits) == 1, f"{row.mnemonic} once, not {hits}, in\n{text}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target, row", [*ROWS, *ALTERNATIVES])
 def test_machine_computes_the_specification(target: Machine, row: Instruction) -> None:
     arguments = tuple(
@@ -305,7 +305,7 @@ def transposing(target: Machine, row: Instruction) -> str:
     return llvm_text(parse_kernel(text), target, "row")
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(71)
 @pytest.mark.parametrize("target, row", SHUFFLES)
 def test_a_transposition(target: Machine, row: Instruction) -> None:
     """The specification is numpy's transposition of groups; the machine moves every element as it says."""

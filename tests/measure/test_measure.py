@@ -338,6 +338,7 @@ def test_what_a_library_cannot_do_is_said(name: str, line: str, code: str) -> No
     assert caught.value.code == code
 
 
+@pytest.mark.sampled(2, "name", "option")
 @pytest.mark.parametrize("option", ["--attr-scales=wei:common:2", "--attr-zero-points=src:common:2 --dt=u8:s8:s32"])
 @pytest.mark.parametrize("name", [name for name in PEERS if name != "onednn"])
 def test_peers_without_scales_and_zero_points(name: str, option: str) -> None:
@@ -354,6 +355,7 @@ def skip_unless_computed(options: str) -> None:
         pytest.skip("oneDNN computes bf16 with AVX-512 alone")
 
 
+@pytest.mark.sampled(2, "tag", "options")
 @pytest.mark.parametrize("tag", ["abx", "axb", "aBx16b"])
 @pytest.mark.parametrize("options", ["", "--attr-post-ops=sum+relu", "--dt=bf16", "--dt=u8:s8:u8"])
 def test_onednn_takes_and_returns_the_layouts_of_the_problem(options: str, tag: str) -> None:

@@ -76,7 +76,7 @@ class ByFunctions:
         getattr(self.loaded, function.symbol)(*passed)
 
 
-@pytest.mark.sampled(12, "isa", wide=1, every="name")
+@pytest.mark.sampled(16, wide=1, every="name isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", KINDS)
 def test_functions_compute_what_xnnpack_asks_for(name: str, isa: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ ISAS = [t.name for t in host_targets()]
 TILES, TAPS = (4, 8, 16, 32), (3, 4, 9, 25)
 
 
-@pytest.mark.sampled(12, "tile", "taps", "isa")
+@pytest.mark.sampled(22, "tile", "taps")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("tile", TILES)
@@ -54,6 +54,7 @@ def test_one_pass_in_other_types(head: str, isa: str, tile: int, taps: int) -> N
         check(k, case, seed)
 
 
+@pytest.mark.sampled(3, "name", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", ["f32_dwconv_up24x3", "qs8_dwconv_fp32_up6x3", "f32_dwconv_2f2m2l12c4s1r"])
 def test_tiles_of_no_whole_vectors(name: str, isa: str) -> None:
@@ -76,7 +77,7 @@ def test_several_passes_in_f32(row: tuple[int, ...]) -> None:
         check(k, case, seed)
 
 
-@pytest.mark.sampled(4, "head", "isa")
+@pytest.mark.sampled(8, "head")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "head", ["f32_dwconv_", "f16_dwconv_", "bf16_dwconv_", "qs8_dwconv_fp32_", "qu8_dwconv_rndnu_"]
@@ -163,6 +164,7 @@ def test_every_step_computes_the_same(name: str) -> None:
             run_steps(naive_micro_kernel(m), steps, [Steps(Setup(m, case, 1), instructions)])
 
 
+@pytest.mark.sampled(3, "name", "isa")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     "name", ["f32_dwconv_up16x3", "f16_dwconv_up8x3", "qs8_dwconv_fp32_up16x3", "f32_dwconv_2f2m2l8c4s1r"]

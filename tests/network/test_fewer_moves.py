@@ -102,6 +102,7 @@ def test_norms_of_rows_become_weights_and_sums_post_ops() -> None:
     assert work.startswith("--matmul --bia-dt=f32") and "--attr-post-ops=add:f32:per_tensor+relu" in work
 
 
+@pytest.mark.sampled(2, "first", "shape")
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (1, 1), (3, 1, 1), (3, 4, 1), (2, 1, 1, 1), (2, 3, 4, 4)])
 @pytest.mark.parametrize("first", [False, True])
 def test_an_operation_with_another_value_around_a_reshape(shape: tuple[int, ...], first: bool) -> None:

@@ -256,7 +256,7 @@ def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None
         np.testing.assert_array_equal(memory["dst"], expected, name)
 
 
-@pytest.mark.sampled(4, "threads", "name")
+@pytest.mark.sampled(6, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", NORMS)
 def test_operators_with_inner_arrays_are_close(name: str, threads: int) -> None:

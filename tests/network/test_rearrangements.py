@@ -68,6 +68,7 @@ ROWS: dict[str, tuple[int, Build]] = {
 """By name: the number of operators, and the network behind a convolution."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_moves_is_one_operator(name: str) -> None:
     b = NetworkBuilder(1)

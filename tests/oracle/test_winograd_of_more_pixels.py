@@ -38,6 +38,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_exact_after_some_steps(name: str) -> None:
     line, words = CASES[name]

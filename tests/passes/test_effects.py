@@ -276,7 +276,7 @@ kernel k(a: f32[8], c: f32[8])
     assert_same(apart, new)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - FOR_THREADS))
 def test_no_access_crosses_a_barrier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example, function = example_of(name), pass_of(name.partition("-")[0])

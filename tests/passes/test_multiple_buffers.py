@@ -47,7 +47,7 @@ def barriers_in(kernel: Kernel, loop: str) -> int:
     return sum(isinstance(x, Barrier) for x in statements_of(found.body))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bounds", [(0, 8), (2, 3), (1, 6), (0, "x + 4"), (3, 3)])
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 1), (3, 2), (4, 3)])
 def test_slots(count: int, ahead: int, bounds: tuple[object, object]) -> None:
@@ -60,6 +60,7 @@ def test_slots(count: int, ahead: int, bounds: tuple[object, object]) -> None:
     assert barriers_in(threads, "k") == (1 if bounds != (3, 3) else 0)
 
 
+@pytest.mark.sampled(2, "count", "ahead", "bounds")
 @pytest.mark.parametrize("bounds", [(0, 8), (2, 3), (1, 6), (3, 3)])
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 1), (3, 2)])
 def test_unrolled_slots(count: int, ahead: int, bounds: tuple[int, int]) -> None:

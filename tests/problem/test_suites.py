@@ -99,7 +99,7 @@ def test_the_space_of_all_types() -> None:
     assert not any(problem.dt[0] == "u8" and problem.dir != "FWD_D" for problem in ways)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SPACES)
 def test_a_sample_of_a_space_is_drawn_by_its_seed(name: str) -> None:
     where, problems = SPACES[name], suite("cliffs")

@@ -235,6 +235,7 @@ def test_the_budget_of_every_kind(level: str, request: pytest.FixtureRequest) ->
     compare(f"kinds.{level}.txt", assembled, lines, request)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", VOLTA)
 def test_every_result_of_sm_70_is_one_conversion(kind: str) -> None:
     """PTX has a conversion of single numbers there; no disassembler that is installed beside those of sm_90a reads the

@@ -72,7 +72,7 @@ def check(line: str, words: str, level: str) -> None:
         check_result(problem, memory, truth)
 
 
-@pytest.mark.sampled(20, "level")
+@pytest.mark.sampled(35, "level")
 @pytest.mark.parametrize("level", [t.name for t in LEVELS])
 @pytest.mark.parametrize("kind", EVERY)
 def test_kernels_are_exact_under_four_schedules(kind: str, level: str) -> None:

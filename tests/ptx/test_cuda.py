@@ -213,6 +213,7 @@ def test_a_driver_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.device_name()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("level", ["sm_70", "sm_80", "sm_86", "sm_89", "sm_90a"])
 def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has PTX, a cubin and the report of the assembler, where one is installed; a call is refused."""

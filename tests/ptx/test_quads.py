@@ -52,7 +52,7 @@ KINDS = {
 """Problems whose results are traded, with configs."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_traded_results_are_exact_and_stored_as_vectors(kind: str) -> None:
     line, config = KINDS[kind]

@@ -43,7 +43,7 @@ def operands(row: Instruction, seed: int) -> dict[str, np.ndarray]:
     return {b.name: np.where(found[b.name], found[b.name], 1).astype(b.dtype.numpy) for b in row.kernel.params}
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("target, row", INTERPRETED)
 def test_the_ptx_of_a_row_computes_the_specification(target: Machine, row: Instruction) -> None:
     text = rows_ptx(target, (row,))

@@ -35,7 +35,7 @@ from ptx.test_hopper_convolutions import check, check_raises, resident
 STORED = [x for x in KINDS if x.startswith("stored")]
 
 
-@pytest.mark.sampled(16, "kind", wide=2, every="count")
+@pytest.mark.sampled(16, wide=2, every="count kind")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2))
 @pytest.mark.parametrize("kind", STORED)
@@ -44,6 +44,7 @@ def test_a_group_stores_several_tiles(kind: str, count: int, seed: int) -> None:
     check(resident(kind, count), KINDS[kind][0], seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", STORED)
 def test_the_engine_alone_stores(kind: str) -> None:
     """Results of 16 bits reach shared memory by stmatrix, transposed where pixels of the result are no neighbours."""
@@ -97,7 +98,7 @@ WRITTEN, ENDED = "written while it is stored to a tensor", "before it waits for 
 UNFENCED = "no fence of shared memory orders it"
 
 
-@pytest.mark.sampled(2, "line")
+@pytest.mark.sampled(4, "line")
 @pytest.mark.parametrize(
     ("parts", "line", "number", "message"),
     [(1, "wait 0 stores", 0, WRITTEN), (1, "wait 0 stores", 1, ENDED), (1, "fence shared", 0, UNFENCED),

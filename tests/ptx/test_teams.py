@@ -56,7 +56,7 @@ def made(kind: str, count: int = 1) -> Artifact:
     return compiled(*KINDS[kind], replace(machine, device=replace(machine.device, units=units)))
 
 
-@pytest.mark.sampled(4, wide=2, every="kind")
+@pytest.mark.sampled(8, wide=2, every="kind")
 @pytest.mark.parametrize("count", (1, 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_teams_compute_tiles_in_turn(kind: str, count: int) -> None:

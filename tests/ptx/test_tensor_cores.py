@@ -70,7 +70,7 @@ def test_every_pass_keeps_the_result(kind: str) -> None:
     check_fragments(line, words, level)
 
 
-@pytest.mark.sampled(2, "kind")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [*AMPERE, *VOLTA])
 def test_products_are_those_of_the_row(kind: str) -> None:
     """The PTX multiplies by ``mma`` alone, and registers suffice."""

@@ -55,6 +55,7 @@ def made(plan: Plan, steps: Sequence[Step]) -> Kernel:
     return run_steps(naive, steps, [oracle])
 
 
+@pytest.mark.sampled(3, "count", "ahead", "kind")
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pipelined_copies_compute_the_same(kind: str, count: int, ahead: int) -> None:

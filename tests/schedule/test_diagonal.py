@@ -107,6 +107,7 @@ def test_the_kernel_for_infinite_weights_reads_the_same_packed_weights() -> None
 
 
 # -- the first choice
+@pytest.mark.sampled(2, "channels", "pixels", "count")
 @pytest.mark.parametrize("direction", ["", "--dir=BWD_D "])
 @pytest.mark.parametrize(("channels", "pixels", "count"), [(128, 56, 16), (256, 28, 8), (512, 14, 4)])
 def test_rows_of_a_copy_hold_the_channels_of_several_groups(

@@ -177,7 +177,7 @@ def test_bytes_whose_words_are_multiplied_are_packed_as_words(line: str) -> None
     assert types[planned.name.removesuffix("_p")] == "s8"
 
 
-@pytest.mark.sampled(8, "isa", wide=1, every="line")
+@pytest.mark.sampled(23, "isa", wide=1, every="line")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("line", LINES)
 def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ SHARED = [
 ]
 
 
-@pytest.mark.sampled(6, "isa", wide=1, every="line")
+@pytest.mark.sampled(11, wide=1, every="line isa")
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize(("line", "pack"), SHARED)
 def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

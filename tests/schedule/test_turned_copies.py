@@ -41,7 +41,7 @@ CONFIG = "--target=avx512_vnni --lane=oc --register=ow:7,oc:16 --order=mb,oc,oh,
         f"{FLOATS} --deconv mb1ic21ih20oc16oh60kh3sh3ph0",
     ],
 )
-@pytest.mark.sampled(8, "line", "level")
+@pytest.mark.sampled(15, "level")
 def test_results_are_exact(line: str, level: Machine) -> None:
     for threads in (1, 2):
         verdict = cs.compile(line, target=level.name, threads=threads, config="--realise=pad_copy").verify()

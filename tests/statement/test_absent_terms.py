@@ -63,7 +63,7 @@ def test_the_mask_is_false_where_nothing_meets(kind: str) -> None:
     assert never > 20
 
 
-@pytest.mark.sampled(3, "target", "kind")
+@pytest.mark.sampled(4, "target")
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_config_makes_a_kernel(kind: str, target: object) -> None:

@@ -176,7 +176,7 @@ def interpreted(case: Case) -> np.ndarray:
     return out
 
 
-@pytest.mark.sampled(4, "target")
+@pytest.mark.sampled(12, "target")
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_machine_code_is_the_interpreter(case: Case, target: Machine) -> None:

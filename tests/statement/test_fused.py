@@ -39,6 +39,7 @@ def statements_in(problem: Problem) -> FusedStatements:
     return FusedStatements(stages, 0, tuple(statement(p, target) for p in stages.problems))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", LINES)
 def test_two_nests_compute_what_the_reference_computes(line: str) -> None:
     problem = parse_problem(line).canonical()

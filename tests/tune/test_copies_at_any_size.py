@@ -19,6 +19,7 @@ def _config(line: str, level: str = "avx512", threads: int = 1) -> Config:
     return dynamic_config(problem, named("intel-server").of(target(level)), threads)
 
 
+@pytest.mark.sampled(2, "line", "level", "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", ["avx512", "avx2"])
 @pytest.mark.parametrize("line", ["mb1ic480ih32oc112oh32kh1ph0", "mb1ic160id4ih4iw4oc672od4oh4ow4kd1kh1kw1"])

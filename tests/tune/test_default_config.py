@@ -65,7 +65,7 @@ def test_a_gradient_whose_stride_is_beyond_its_taps_has_a_config(isa: str) -> No
     assert default_config(parse_problem(line), target).lane == "g"
 
 
-@pytest.mark.sampled(10, "target", "kind", "dt")
+@pytest.mark.sampled(20, "kind", "dt")
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("kind", ["", "--dir=BWD_D ", "--deconv "])
 @pytest.mark.parametrize("dt", ["f32", "f16", "bf16", "u8:s8:s32", "s8:s8:s32"])

@@ -104,7 +104,7 @@ def test_steps_of_a_group_are_whole_instructions() -> None:
         assert len(sizes) == len(near) > 3 and not any(a % height or b % width for a, b in sizes), sizes
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", ["mb32ic64ih56oc64oh56kh3ph1", "mb32ic256ih14oc1024oh14kh1"])
 def test_the_threads_of_a_group_have_the_registers_that_they_are_expected_to_need(line: str, level: str) -> None:

@@ -21,6 +21,7 @@ TARGETS = {t.name: t for t in known_targets()}
 LAST = "--stag=axb --dtag=axb"
 
 
+@pytest.mark.sampled(3, "target", "line")
 @pytest.mark.parametrize("target", ["avx512_amx", "avx2", "generic"])
 @pytest.mark.parametrize("line", [
     f"{LAST} mb1ic64ih14oc64oh14kh3ph1", f"{LAST} g64mb1ic64ih14oc64oh14kh3ph1", "mb1ic16ih14oc16oh14kh3ph1",

@@ -18,7 +18,7 @@ CHANNELS = [(6, 6), (3, 1), (1, 3), (5, 2), (4, 4), (2, 6), (12, 12), (24, 3)]
 """Channels of the source and of the result in a group."""
 
 
-@pytest.mark.sampled(6, "dt", "layout", "level", "given")
+@pytest.mark.sampled(16, "dt", "layout", "level")
 @pytest.mark.parametrize("dt", ["f32", "bf16"])
 @pytest.mark.parametrize("layout", ["aBx16b", "aBx8b", "axb"])
 @pytest.mark.parametrize("level", ["avx512", "avx2"])

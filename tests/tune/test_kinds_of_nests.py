@@ -47,7 +47,7 @@ def test_no_config_takes_less_time_than_its_multiply_adds(seed: int, monkeypatch
     assert tried.kinds >= 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direction", ["FWD_B", "BWD_D", "BWD_W"])
 @pytest.mark.parametrize("types", ["bf16", "u8:s8:s32", "f16", "f32"])
 @pytest.mark.parametrize("level", ["avx512_amx", "avx512_bf16", "avx2"])

@@ -50,6 +50,7 @@ def judged(line: str, target: str, config: Config | None = None) -> tuple[Proble
     return problem, found
 
 
+@pytest.mark.sampled(2, "target")
 @pytest.mark.parametrize(("line", "target"), KERNELS)
 def test_the_bound_is_the_largest_term(line: str, target: str) -> None:
     problem, found = judged(line, target)

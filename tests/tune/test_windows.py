@@ -195,7 +195,7 @@ def test_taps_of_several_channels_share_no_vectors() -> None:
     assert config.lane == "ow" and config.size("kw") == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.name)
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from convsmith.tune.winograd import winograd_features
 LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("line", "sizes"),
     [

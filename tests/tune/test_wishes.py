@@ -90,7 +90,7 @@ def legal(name: str) -> Sequence[str]:
     return (*ANYWHERE, *(FORWARD if has_all else FORWARD[:4] if name in ("depthwise", "bytes", "chain") else ()))
 
 
-@pytest.mark.sampled(12, "row", "name")
+@pytest.mark.sampled(8, "row")
 @pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES])
 @pytest.mark.parametrize("name", LINES)
 def test_each_option_alone(name: str, row: str) -> None:

@@ -37,6 +37,7 @@ def test_no_copy_is_tried_that_would_need_the_zero_point(line: str) -> None:
         assert all(c.realise != "pad_copy" for c in found if c.offsets == "each")
 
 
+@pytest.mark.sampled(2, "level", "line")
 @pytest.mark.parametrize("level", [t for t in host_targets() if t.name == "avx512_vnni"], ids=lambda t: t.name)
 @pytest.mark.parametrize("line", SHIFTED)
 def test_absent_elements_add_nothing(line: str, level: Machine) -> None:

@@ -34,7 +34,7 @@ def test_zero_points_stay_with_factors_where_no_words_are_multiplied() -> None:
 
 @pytest.mark.parametrize("level", BYTES, ids=lambda t: t.name)
 @pytest.mark.parametrize("layer", DEPTHWISE)
-@pytest.mark.sampled(3, "layer", "level")
+@pytest.mark.sampled(6, "layer")
 def test_depthwise_kernels_are_exact(layer: str, level: Machine) -> None:
     assert verify_kernel(CompiledKernel(parse_problem(f"{OPTIONS} {layer}"), level, None, 1)).ok
 
