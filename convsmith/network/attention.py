@@ -1,7 +1,7 @@
 """Attention in graphs: a product, a softmax and a product become one operator, whose scores stay in a cache.
 
 Scales, masks and transposes around the products become part of the operator, which reads queries, keys and values as
-they lie in memory.
+they lie in memory: those of one head for several heads of the query, too.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.operators.attention import LANES, MASK, Attention, Order
 from convsmith.network.operators.choice import ChooseByMask, Compare
+from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.slice import Slice
 from convsmith.network.operators.softmax import Softmax
-from convsmith.network.strided_views import ArrayBox, StridedView, after_move
+from convsmith.network.repeated_views import RepeatedView
+from convsmith.network.strided_views import ArrayBox, StridedView
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise
 from convsmith.runtime.arrays import Array
@@ -31,6 +33,8 @@ _LOWEST = -1e30
 """Largest number in place of a score that stands for no share: the sum of it and a score is a number as low."""
 _FEWEST_ROWS = 8
 """Fewest rows of queries that are worth the lanes of a vector along rows."""
+_MOVES = (Reshape, Transpose, Slice, Expand)
+"""Operators that views replace."""
 _MOST_TILE = 64
 """Most rows of a tile."""
 
@@ -69,11 +73,14 @@ class _ScoreStep(NamedTuple):
 
 
 class _OperandView(NamedTuple):
-    """An array of four logical dims in the memory of a value, times the number ``scale``."""
+    """An array of four logical dims in the memory of a value, times the number ``scale``. Its second dim has one
+    element for ``shared`` heads of the query.
+    """
 
     name: str
     box: ArrayBox
     scale: float = 1.0
+    shared: int = 1
 
     def swapped(self) -> _OperandView:
         """Return the view whose last two dims have changed places."""
@@ -139,14 +146,19 @@ class _AttentionFinder:
         masks = [x for x in steps if x.added]
         given = ((product, "src", rows, depth), (product, "wei", depth, keys), (node, "wei", keys, width))
         batch = _pair(whole) if len(whole) >= 2 or masks else self._divided(prod(whole), given)
-        query, key, value = (
-            self._view(maker.arguments[array], (*batch, *size), maker is product) for maker, array, *size in given
+        by_sharing = (
+            [
+                self._view(x.arguments[array], (*batch, *size), x is product, shares and array == "wei")
+                for x, array, *size in given
+            ]
+            for shares in (True, False)
         )
-        key = key.swapped()
-        sizes = ((*batch, rows, depth), (*batch, keys, depth), (*batch, keys, width))
+        query, key, value = next(x for x in by_sharing if x[1].shared == x[2].shared)
+        key, held = key.swapped(), (batch[0], batch[1] // key.shared)
+        sizes = ((*batch, rows, depth), (*held, keys, depth), (*held, keys, width))
         boxes = [x.box for x in (query, key, value)]
         is_whole = all(box.wholes == size for box, size in zip(boxes, sizes))
-        parts: tuple[Any, ...] = ((), ()) if is_whole else tuple(zip(*((x.wholes, x.starts) for x in boxes)))
+        wholes, starts = ((), ()) if is_whole else (tuple(x.wholes for x in boxes), tuple(x.starts for x in boxes))
         scale = query.scale * key.scale
         for n, step in enumerate(steps):
             if step.scale != 1 and any(x.added for x in steps[:n]):
@@ -160,7 +172,7 @@ class _AttentionFinder:
         tile = self._tile(rows, keys)
         made = Attention(
             "f32", *batch, rows, keys, depth, width, scale, (*(x.order for x in boxes), order), mask[1], tile,  # type: ignore[arg-type]
-            second.post_ops, zeros, *parts,  # type: ignore[arg-type]
+            second.post_ops, zeros, wholes, starts, key.shared,  # type: ignore[arg-type]
         )
         arguments = {"query": query.name, "key": key.name, "value": value.name}
         arguments |= {MASK: mask[0]} if mask[0] else {}
@@ -337,7 +349,7 @@ class _AttentionFinder:
         """Yield the nodes before a value that may become part of its view."""
         while (maker := self._makers.get(name)) is not None and maker.output not in self._graph.small:
             yield maker
-            if self._scale(maker) is None and not isinstance(maker.work, Reshape | Transpose | Slice):
+            if self._scale(maker) is None and not isinstance(maker.work, _MOVES):
                 return
             name = self._source(maker)
 
@@ -356,9 +368,9 @@ class _AttentionFinder:
             return None
         return prod(step.scale for step in found[1])
 
-    def _view(self, name: str, shape: Shape, scales: bool) -> _OperandView:
+    def _view(self, name: str, shape: Shape, scales: bool, shares: bool = False) -> _OperandView:
         """Return the view of a row-major array of ``shape`` in memory from which moves, and ``scales`` too, compute it:
-        the value farthest from the array of which it is a box.
+        the value farthest from the array of which it is a box, or, if it ``shares``, of which heads repeat a box.
         """
         moves: list[NetworkNode] = []
         scale, found = 1.0, _OperandView(name, ArrayBox((0, 1, 2, 3), shape, (0, 0, 0, 0)))
@@ -366,27 +378,30 @@ class _AttentionFinder:
             number = self._scale(maker)
             if number is not None and not scales:
                 return found
-            if number is None and not isinstance(maker.work, Reshape | Transpose | Slice):
+            if number is None and not isinstance(maker.work, _MOVES):
                 return found
             scale *= 1.0 if number is None else number
             moves.append(maker)
             name = self._source(maker)
-            if (box := self._boxed(name, moves, shape)) is not None:
-                found = _OperandView(name, box, scale)
+            box, shared = self._boxed(name, moves, shape)
+            if box is not None and (shares or shared == 1):
+                found = _OperandView(name, box, scale, shared)
         return found
 
-    def _boxed(self, name: str, moves: Sequence[NetworkNode], shape: Shape) -> ArrayBox | None:
+    def _boxed(self, name: str, moves: Sequence[NetworkNode], shape: Shape) -> tuple[ArrayBox | None, int]:
         """Return what an array of ``shape``, which ``moves`` compute, the last first, is in the memory of the value
-        ``name``; None if it is no box of it.
+        ``name``, and how many of its heads that follow each other are the same; None and 1 if it is no box of it.
         """
         if name not in self._graph.values:
-            return None
+            return None, 1
         whole = self._graph.values[name].shape
-        view: StridedView | None = StridedView.dense(whole)
+        array: RepeatedView | None = RepeatedView(StridedView.dense(whole))
         for maker in reversed(moves):
-            view = None if view is None else after_move(view, maker.work, self._graph.values[maker.output].shape)
-        view = None if view is None else view.reshaped(shape)
-        return None if view is None else view.boxed(prod(whole))
+            array = None if array is None else array.after(maker.work, self._graph.values[maker.output].shape)
+        array = None if array is None else array.reshaped(shape)
+        if array is None or (array.times > 1 and array.axis != 1):
+            return None, 1
+        return array.view.boxed(prod(whole)), array.times
 
     def _written(self, name: str, shape: Shape) -> tuple[str, Order]:
         """Return the value that attention writes in place of its result of ``shape``, and the order of its dims: that

@@ -46,6 +46,7 @@ from convsmith.network.program import (
 from convsmith.network.rearrangements import with_rearrangements
 from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.scratch import bounded, with_bounded_scratch
+from convsmith.network.shared_operands import with_shared_operands
 from convsmith.network.slices_in_place import with_slices
 from convsmith.network.small_floats import with_small_floats
 from convsmith.network.weight_limits import KernelMachines
@@ -79,7 +80,8 @@ def program_of(
     cold = target.with_cold_weights
     pays = attention_choice(machine, cold, threads, dtype)
     plain = with_deconvolutions(folded(graph), cold, threads)
-    whole = with_small_floats(with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays), dtype)
+    attending = with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays)
+    whole = with_small_floats(with_shared_operands(attending), dtype)
     whole = with_rearrangements(whole, partial(operator_cycles, machine=cold))
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}

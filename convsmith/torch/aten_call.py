@@ -131,6 +131,14 @@ class AtenCall:
         """Add a view in another shape."""
         return self.emit("Reshape", [name, self.whole(shape)], between=between)
 
+    def repeated(self, name: str, axis: int, times: int, between: bool = False) -> str:
+        """Add each element along `axis` so many times, one after the other."""
+        shape = self.reader.value(name).shape
+        before, size, after = shape[:axis], shape[axis], shape[axis + 1 :]
+        apart = self.reshaped(name, (*before, size, 1, *after), between=True)
+        whole = self.emit("Expand", [apart, self.whole((*before, size, times, *after))], between=True)
+        return self.reshaped(whole, (*before, size * times, *after), between)
+
 
 def number_of(dtype: torch.dtype) -> int:
     """Return ONNX's number of a data type. UnsupportedError if kernels do not compute with it."""

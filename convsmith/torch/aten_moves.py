@@ -131,6 +131,13 @@ def _repeat(call: AtenCall) -> None:
     call.emit("Tile", [wide, call.whole(times)])
 
 
+def _repeat_each(call: AtenCall) -> None:
+    times, axes = call.get("repeats"), call.axes()
+    if not isinstance(times, int) or call.get("dim") is None:
+        raise UnsupportedError("available is one number of repeats, along a dim", code="operator")
+    call.repeated(call.source, axes[0], times)
+
+
 # -- pads and resizes -------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +199,7 @@ MOVES_OF_ATEN: dict[str, AtenRow] = {
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split), "unbind": _unbind,
     "index": _index, "index_select": _index_select, "roll": _rolled, "flip": _flipped,
     "expand": _expand, "expand_as": _expand, "repeat": _repeat, "tile": _repeat,
+    "repeat_interleave": _repeat_each,
     "constant_pad_nd": partial(_padded, "constant"), "pad": partial(_padded, None),
     **{f"reflection_pad{rank}d": partial(_padded, "reflect") for rank in (1, 2, 3)},
     **{f"replication_pad{rank}d": partial(_padded, "edge") for rank in (1, 2, 3)},

@@ -63,10 +63,13 @@ def _addmm(call: AtenCall) -> None:
 
 def _attention(call: AtenCall) -> None:
     """Emit softmax(query * keys^T * scale + mask) * values."""
-    if call.get("enable_gqa") or call.get("dropout_p"):
-        raise UnsupportedError("available is attention with as many keys as queries, without dropout", code="operator")
+    if call.get("dropout_p"):
+        raise UnsupportedError("available is attention without dropout", code="operator")
     dtype = call.result.dtype
     q, k, v = (call.factor(call.get(name)) for name in ("query", "key", "value"))
+    if call.get("enable_gqa"):
+        axis, heads = len(call.shape) - 3, call.shape[-3]
+        k, v = (call.repeated(x, axis, heads // call.reader.value(x).shape[axis], between=True) for x in (k, v))
     scale = call.get("scale") or 1 / math.sqrt(call.shape[-1])
     scaled = call.emit("Mul", [q, call.operand(scale, dtype)], between=True)
     scores = call.emit("MatMul", [scaled, _transposed(call, k)], between=True)

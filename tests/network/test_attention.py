@@ -208,6 +208,36 @@ def test_parts_whose_elements_are_apart_are_those_of_a_copy() -> None:
     assert "starts=((0, 0, 0, 0), (2, 0, 0, 0), (4, 0, 0, 0))" in net.image.steps[2].work
 
 
+def _shared(b: NetworkBuilder, name: str, size: int, perm: tuple[int, ...]) -> str:
+    """An input of two batches of keys or values of two heads, each for three heads of queries."""
+    whole = b.op("Reshape", b.input(name, 2, KEYS, 2 * size), b.held(np.int64([2, KEYS, 2, 1, size])))
+    turned = b.op("Transpose", whole, perm=(0, 2, 3, 1, 4))
+    repeated = b.op("Expand", turned, b.held(np.int64([2, 2, 3, KEYS, size])))
+    return b.op("Transpose", b.op("Reshape", repeated, b.held(np.int64([2, 6, KEYS, size]))), perm=perm)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_heads_share_keys_and_values(hidden: bool) -> None:
+    b = NetworkBuilder(1)
+    q = b.op("Transpose", b.input("q", 2, ROWS, 6, DEPTH), perm=(0, 2, 1, 3))
+    scores = b.op("MatMul", q, _shared(b, "k", DEPTH, (0, 1, 3, 2)))
+    scores = _where(b, -math.inf, held=True)(scores) if hidden else scores
+    y = b.op("MatMul", b.op("Softmax", scores, axis=-1), _shared(b, "v", WIDTH, (0, 1, 2, 3)))
+    net = _checked(b, b.op("Relu", y), threads=2)
+    (step,) = net.image.steps
+    assert step.work.startswith("Attention") and step.work.endswith("shared=3)")
+
+
+def test_keys_of_fewer_heads_than_values_are_repeated() -> None:
+    b = NetworkBuilder(1)
+    q = b.op("Transpose", b.input("q", 2, ROWS, 6, DEPTH), perm=(0, 2, 1, 3))
+    scores = b.op("MatMul", q, _shared(b, "k", DEPTH, (0, 1, 3, 2)))
+    values = b.op("Transpose", b.input("v", 2, KEYS, 6, WIDTH), perm=(0, 2, 1, 3))
+    net = _checked(b, b.op("MatMul", b.op("Softmax", scores, axis=-1), values))
+    (work,) = _works(net, "Attention")
+    assert work.endswith("shared=1)") and len(_works(net, "Expand")) == 1
+
+
 def test_scores_that_are_outputs_stay() -> None:
     b = NetworkBuilder(2)
     q, k, v = b.input("q", 16, 8), b.input("k", 8, 20), b.input("v", 20, 4)

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convsmith.network.operators.expand import Expand
+from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.repeated_views import RepeatedView
 from convsmith.network.strided_views import ArrayBox, StridedView
 
 
@@ -74,3 +77,31 @@ def test_elements_apart_are_no_box() -> None:
     assert whole.sliced((0, 1), (1, 3), (2, 4)).boxed(24) is None
     assert whole.transposed((1, 0)).reshaped((24,)) is None
     assert whole.reshaped((2, 6)) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_views_of_repeated_elements_read_what_moves_read(seed: int) -> None:
+    r = Random(seed)
+    axis = r.randrange(3)
+    shape = tuple(1 if n == axis else size for n, size in enumerate((2, 6, 4)))
+    array, expected = RepeatedView(StridedView.dense(shape)), np.arange(int(np.prod(shape))).reshape(shape)
+    sizes = tuple(3 if n == axis else size for n, size in enumerate(shape))
+    steps: list[Any] = [Expand("f32", shape, sizes), *r.choices(("reshape", "transpose"), k=4)]
+    count = 3 * expected.size
+    for step in steps:
+        work: Any
+        if step == "reshape":
+            new = _divided(r, expected.shape)
+            work, moved = Reshape("f32", count), expected.reshape(new)
+        elif step == "transpose":
+            axes = tuple(r.sample(range(expected.ndim), expected.ndim))
+            work, moved = Transpose("f32", expected.shape, axes), expected.transpose(axes)
+        else:
+            work, moved = step, np.broadcast_to(expected, sizes)
+        made = array.after(work, moved.shape)
+        if made is None:
+            assert step == "reshape"
+            return
+        array, expected = made, moved
+        once = _elements(array.view, count // 3)
+        np.testing.assert_array_equal(np.repeat(once, array.times, array.axis), expected)

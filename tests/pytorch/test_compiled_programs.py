@@ -107,7 +107,8 @@ EXACT: dict[str, Any] = {
     "index_select": _of(lambda x: x.index_select(2, torch.tensor([2, 0]))),
     "roll": _of(lambda x: x.roll((1, -2), (2, 3))),
     "flip": _of(lambda x: x.flip((1, 3))), "expand": _of(lambda x: x[:, :1].expand(2, 5, 4, 6) + 0),
-    "repeat": _of(lambda x: x.repeat(3, 1, 1, 2, 1)), "pad": _of(lambda x: F.pad(x, (1, 2, 0, 3), value=1.5)),
+    "repeat": _of(lambda x: x.repeat(3, 1, 1, 2, 1)), "repeat_interleave": _of(lambda x: x.repeat_interleave(3, 2)),
+    "pad": _of(lambda x: F.pad(x, (1, 2, 0, 3), value=1.5)),
     "reflected": _of(lambda x: F.pad(x, (1, 2, 0, 1), "reflect")),
     "replicated": _of(lambda x: F.pad(x, (2, 1, 1, 0), "replicate")),
     "a number of a constant": _of(lambda x, w: x.clamp(max=w.sum().item()) * w[0].item(), held=((3,),)),
@@ -137,6 +138,9 @@ CLOSE: dict[str, Any] = {
     "instance_norm": _of(lambda x: F.instance_norm(x)),
     "attention": _of(F.scaled_dot_product_attention, (2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)),
     "causal attention": _of(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (2, 3, 5, 8)),
+    "attention with shared keys": _of(
+        lambda q, k: F.scaled_dot_product_attention(q, k, k.abs(), enable_gqa=True), (2, 6, 5, 8), (2, 2, 7, 8)
+    ),
     "attention with a mask": _of(
         lambda q, m: F.scaled_dot_product_attention(q, q, q, m, scale=0.5), (2, 3, 5, 8), held=((5, 5),)
     ),

@@ -42,6 +42,8 @@ MASK = "mask"
 
 _ARRAYS = {"query": "bhmd", "key": "bhnd", "value": "bhne", RESULT: "bhme"}
 """The logical dims of the arrays: batch, head, row of queries, key, element of a key, element of a value."""
+_SHARED = ("key", "value")
+"""The arrays that several heads of the query may read."""
 _INNER = {"columns": "bhtdr", "scores": "bhtnr", "most": "bhtr", "grown": "bhtnr", "total": "bhtr", "sums": "bhter"}
 """The dims of inner arrays, with tiles and rows of a tile in place of rows: queries, scores, the largest score of each
 row, exponentials, the reciprocals of their sums, and sums of values."""
@@ -64,6 +66,7 @@ class Attention(Operator):
     The query has ``rows`` of ``depth`` elements, the key has ``keys`` rows of them, and the value ``keys`` rows of
     ``width``. ``orders`` are those of the dims (batch, head, row, element) in memory, for query, key, value and result.
     With ``wholes``, query, key and value are parts of arrays of these sizes, from ``starts`` on along each dim.
+    Key and value have one head for ``shared`` heads of the query that follow each other.
     A mask, of the shape (batch, head, key, row), has sizes of 1 where it broadcasts. The element-wise ``steps`` follow.
     A row whose scores are all -inf is NaN, or zero with ``zeros``. Kernels compute ``tile`` rows at a time.
     """
@@ -83,6 +86,7 @@ class Attention(Operator):
     zeros: bool = False
     wholes: tuple[Sizes, ...] = ()
     starts: tuple[Sizes, ...] = ()
+    shared: int = 1
 
     @property
     def _sizes(self) -> Mapping[str, int]:
@@ -100,7 +104,12 @@ class Attention(Operator):
     def _shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of an array in memory."""
         whole = dict(zip(_ARRAYS, self.wholes)).get(name)
-        return self._ordered(name, whole or [self._sizes[x] for x in _ARRAYS[name]])
+        return self._ordered(name, whole or self._sizes_of(name))
+
+    def _sizes_of(self, name: str) -> list[int]:
+        """Return the sizes of the logical dims of an array, by its name."""
+        sizes = {**self._sizes, "h": self.heads // self.shared} if name in _SHARED else self._sizes
+        return [sizes[x] for x in _ARRAYS[name]]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -158,6 +167,8 @@ class Attention(Operator):
 
         def outer(load: Loader, name: str, at: Mapping[str, IndexLike]) -> Value:
             first = starts.get(name, (0, 0, 0, 0))
+            if name in _SHARED and self.shared > 1:
+                at = {**at, "h": at["h"] // self.shared}
             return load(name, self._ordered(name, [at[x] + n for x, n in zip(_ARRAYS[name], first)]))
 
         def column(load: Loader, at: _At, _: Value | None) -> Value:
@@ -207,11 +218,12 @@ class Attention(Operator):
         """Return the attention by numpy."""
         q, k, v = (x.transpose(np.argsort(order)) for x, order in zip(arrays[:3], self.orders))
         if self.wholes:
-            shapes = ([self._sizes[x] for x in _ARRAYS[name]] for name in _ARRAYS if name != RESULT)
+            shapes = (self._sizes_of(name) for name in _ARRAYS if name != RESULT)
             q, k, v = (
                 x[tuple(slice(n, n + size) for n, size in zip(first, shape))]
                 for x, first, shape in zip((q, k, v), self.starts, shapes)
             )
+        k, v = (np.repeat(x, self.shared, 1) for x in (k, v))
         scores = (q * q.dtype.type(self.scale)) @ k.swapaxes(2, 3)
         if self.mask:
             scores = scores + arrays[3].swapaxes(2, 3)
