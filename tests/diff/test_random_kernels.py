@@ -26,7 +26,7 @@ from convsmith.problem.types import is_integer
 from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 
-CHUNK = 50
+CHUNK = 25
 ISAS = [t.name for t in host_targets()]
 TARGETS = {t.name: t for t in host_targets()}
 
@@ -74,21 +74,21 @@ def check_exact(seed: int, isa: str | None = None, macs: int = 60_000, split: bo
     return True
 
 
-@pytest.mark.sampled(4, "isa")
+@pytest.mark.sampled(8, "isa")
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(8))
 def test_exact_or_refused(isa: str, chunk: int) -> None:
     legal = sum(check_exact(seed, isa) for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK))
     assert legal > CHUNK // 4, f"only {legal} of {CHUNK} random configs are legal"
 
 
-@pytest.mark.sampled(4, "isa")
+@pytest.mark.sampled(8, "isa")
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(8))
 def test_exact_in_parts_or_refused(isa: str, chunk: int) -> None:
     seeds = range(20_000 + chunk * CHUNK // 4, 20_000 + (chunk + 1) * CHUNK // 4)
     legal = sum(check_exact(seed, isa, 20_000, split=True) for seed in seeds)
-    assert legal > 1, f"only {legal} of {CHUNK // 4} random configs are legal"
+    assert legal, f"only {legal} of {CHUNK // 4} random configs are legal"
 
 
 @pytest.mark.slow
@@ -124,11 +124,11 @@ def check_default(seed: int, isa: str) -> None:
         raise AssertionError(f"seed {seed}: {problem} under {config}: {error}") from error
 
 
-@pytest.mark.sampled(4, "isa")
+@pytest.mark.sampled(8, "isa")
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", range(8))
 def test_default_config(isa: str, chunk: int) -> None:
-    for seed in range(chunk * 10, (chunk + 1) * 10):
+    for seed in range(chunk * 5, (chunk + 1) * 5):
         check_default(seed, isa)
 
 

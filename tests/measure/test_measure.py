@@ -377,7 +377,7 @@ from convsmith.measure.peers import make_peer
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 problem = parse_problem({EXCEEDING!r})
-for _ in range(20):
+for _ in range(8):
     make_peer("onednn", problem, random_arrays(problem), 1).call()
 """
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "MALLOC_CHECK_": "3"}, check=True)

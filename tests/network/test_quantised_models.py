@@ -56,6 +56,7 @@ def test_networks_keep_their_results_within_the_losses(name: str) -> None:
     assert {p.dt[:2] for p in products} == {("u8", "s8")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_onnx_runtime_computes_nearly_the_same(name: str) -> None:
     skip_unless_exact()

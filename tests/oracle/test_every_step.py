@@ -150,6 +150,7 @@ def _makes_kernels(value: object) -> bool:
     return isinstance(value, FunctionType) and value.__annotations__.get("return") == "Kernel"
 
 
+@pytest.mark.wide
 def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pass that a schedule or a packing pipeline names changes some kernel above."""
     import convsmith.schedule.copy_nest

@@ -370,7 +370,10 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     assert " ".join(f"{name}:{count}" for name, count in nest) == loops
 
 
-PARTS = [("", "k.b:32 n.o:64 k.i:16"), ("--cache=k:256", "k.b:4 k.b2:16 n.o:64 k.i:16")]
+PARTS = [
+    ("", "k.b:32 n.o:64 k.i:16"),
+    pytest.param("--cache=k:256", "k.b:4 k.b2:16 n.o:64 k.i:16", marks=pytest.mark.wide),
+]
 
 
 @pytest.mark.parametrize("words, loops", PARTS)
