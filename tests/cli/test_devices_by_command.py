@@ -64,7 +64,7 @@ def test_occupancy_counts_threads_groups_registers_and_shared_memory(
     assert resident(launch, device, registers) == text
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target, line, rates, bound", [
     ("sm_80", "--matmul --dt=bf16 1024x1024:1024x1024", "1024 multiply-adds of fragments of 16-bit elements on each of "
      "108 units, 1103 bytes of memory", "the multiply-adds: at least 9,709 cycles"),
@@ -88,6 +88,7 @@ def test_code_of_devices_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -
     assert ptx[1:] == run("show", LINE, "--asm", target="sm_80").splitlines()[1:]
 
 
+@pytest.mark.sampled(2, "text", "names")
 @pytest.mark.parametrize(
     "target,text,names",
     [

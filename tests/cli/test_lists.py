@@ -217,7 +217,7 @@ def test_the_command_that_reproduces_a_fault_has_every_option_that_matters(monke
     assert result.exit_code == 1 and f"To reproduce: {said} --dtag=abx {LINE}" in result.stderr
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "line", [LINE, f"--stag=axb {LINE}", f"--stag=abx --dtag=axb {LINE}", "--matmul 3x4:4x5", f"--dir=BWD_D {LINE}"]
 )

@@ -118,6 +118,7 @@ def test_kernels_in_an_engine(line: str) -> None:
     check_emulated(problem, build_artifact(problem, config, BYTES), random_arrays(problem))
 
 
+@pytest.mark.sampled(2, "threads", "line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", CASES.values(), ids=[*CASES])
 def test_kernels_on_this_machine(line: str, threads: int) -> None:

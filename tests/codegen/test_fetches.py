@@ -346,7 +346,7 @@ DEPTHWISE = [
 """Depthwise convolutions, whose tiles may fetch the pixels of the tile below."""
 
 
-@pytest.mark.sampled(12, "threads")
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), DEPTHWISE)
 def test_fetching_rows_changes_no_result(line: str, words: str, threads: int) -> None:

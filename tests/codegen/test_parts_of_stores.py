@@ -50,7 +50,7 @@ def test_only_sums_avoid_masks_of_many_parts() -> None:
     assert "masked.store" not in text_of(LAYER.format(6))
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("level", [t.name for t in host_targets()])
 @pytest.mark.parametrize("dt", ["f32", "bf16", "u8:s8:u8"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 6, 7, 13, 15, 22, 31])

@@ -10,6 +10,7 @@ from convsmith.page.inner_loop import inner_loop
 LAYER = "--accuracy=strict --stag=axb --dtag=axb mb1ic64ih14oc64oh14kh3ph1"
 
 
+@pytest.mark.sampled(2, "loaded", "element")
 @pytest.mark.parametrize(
     ("options", "level", "instruction", "element", "loaded"),
     [

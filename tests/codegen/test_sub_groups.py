@@ -143,6 +143,7 @@ def _messages(line: str, name: str, words: str) -> tuple[dict[int, int], float]:
     return {int(n): found.count(n) for n in sorted({*found}, reverse=True)}, expected / groups
 
 
+@pytest.mark.sampled(2, "image", "tile")
 @pytest.mark.parametrize(("tile", "rows"), [
     ("--register=oc:32,oh:2,ow:16 --group=oc:128,mb:2,oh:2,ow:16,ic:32", {8: 12}),
     ("--register=oc:32,oh:8,ow:4 --group=oc:128,mb:2,oh:8,ow:4,ic:32", {8: 12}),
@@ -226,7 +227,7 @@ LAYERS = ("mb32ic256ih14oc256oh14kh3ph1", "mb32ic64ih56oc256oh56kh1", "mb32ic64i
           "mb32ic128ih28oc128oh28kh3ph1", "mb32ic512ih7oc512oh7kh3ph1")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", LAYERS)
 @pytest.mark.parametrize("name", ["xe_hpc", "xe_hpg"])
 def test_registers_hold_the_factors_of_two_products(name: str, line: str) -> None:

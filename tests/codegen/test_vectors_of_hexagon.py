@@ -72,6 +72,7 @@ def test_storing_the_first_lanes_of_a_vector(name: str) -> None:
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.sampled(2, "rows")
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("rows", [2, 5])
 def test_neighbouring_stores_touch_no_page_behind_the_last(name: str, rows: int) -> None:

@@ -71,7 +71,7 @@ def test_what_the_plan_says_is_what_the_artifact_says(number: int) -> None:
         assert max((p.workspace for p in of_c.packings), default=0) <= memory.packing
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("name", LINES)
 def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:

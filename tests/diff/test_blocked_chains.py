@@ -104,7 +104,7 @@ def test_a_tile_of_all_blocks_has_no_word(text: str, tile: str) -> None:
     compare(chain(case_of(text), TILED), config=joined)
 
 
-@pytest.mark.sampled(22, "ring")
+@pytest.mark.sampled(32, "ring")
 @pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
 @pytest.mark.parametrize("case, options", IN_TYPES)
 def test_the_schedule_of_the_library_computes_a_case(
@@ -208,7 +208,7 @@ WINDOWS = (
 STRIDED = [(window, rest, blocks) for window in WINDOWS for rest in (0, 1) for blocks in ((2, 2, 8), (5, 3, 2))]
 
 
-@pytest.mark.sampled(4, "window")
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("window", "rest", "blocks"), STRIDED, ids=str)
 def test_a_row_that_no_tap_reads_is_left_over(
     window: tuple[tuple[int, int], ...], rest: int, blocks: tuple[int, int, int]

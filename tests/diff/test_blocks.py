@@ -58,6 +58,7 @@ UNEVEN = [
 ]
 
 
+@pytest.mark.sampled(2, "isa", "line", "words")
 @pytest.mark.parametrize("isa", EACH[-2:])
 @pytest.mark.parametrize(("line", "words"), UNEVEN)
 def test_tiles_with_ends_of_their_own_are_exact(line: str, words: str, isa: str) -> None:

@@ -26,7 +26,7 @@ MIXED = (
 """Chains whose 3x3 stages are faster by a transform."""
 
 
-@pytest.mark.sampled(6, "threads")
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", [TWICE.format(tag="axb"), TWICE.format(tag="abx"), MIXED], ids=["axb", "abx", "mixed"])
 def test_stages_alone_use_transforms(line: str, threads: int) -> None:

@@ -28,7 +28,7 @@ def by_dots(line: str, target: str, threads: int) -> list[Config]:
     return list(found.values())
 
 
-@pytest.mark.sampled(22, "threads", "target")
+@pytest.mark.sampled(22, "threads")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(

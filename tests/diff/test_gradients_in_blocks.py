@@ -61,6 +61,7 @@ def text_of_exact(problem: Problem, config: Config, level: Machine) -> str:
         return str(run_steps(made.program.naive(), made.pipeline))
 
 
+@pytest.mark.sampled(2, "level", "line")
 @pytest.mark.parametrize("level", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize(("line", "words", "place"), CASES)
 def test_blocks_of_both_factors(
@@ -136,7 +137,7 @@ OF_VECTORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("level", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words", "packed"), OF_VECTORS)

@@ -34,7 +34,7 @@ def on_fragments(line: str, threads: int) -> dict[tuple[str, tuple[tuple[str, st
 
 
 @needs_amx
-@pytest.mark.sampled(8, "threads", wide=1, every="line")
+@pytest.mark.sampled(15, "threads", wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "line",
@@ -172,7 +172,7 @@ def in_blocks(lane: str, fuse: str, loop: str, size: int) -> str:
     return f"--target=avx512_amx {words}{fused} --reduce={','.join(pixels)} {near}"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @needs_amx
 @pytest.mark.parametrize("lane", ["oc", "ic"])
 @pytest.mark.parametrize(("line", "fuse", "loop", "size"), IN_BLOCKS)

@@ -32,7 +32,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(5, "line", "isa")
+@pytest.mark.sampled(8, "isa")
 @pytest.mark.parametrize("isa", dict.fromkeys((BEST, "generic")))
 @pytest.mark.parametrize("line", LINES)
 def test_lanes_lie_along_phases(line: str, isa: str) -> None:

@@ -90,7 +90,7 @@ def line_of(line: str) -> str:
     return line.partition('n"')[0][:100]
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(138)
 @pytest.mark.parametrize("line", [x for x in ATTRIBUTES if parse_problem(x).flops_dense <= 25 * SMALL], ids=line_of)
 def test_attributes(line: str) -> None:
     check(line)

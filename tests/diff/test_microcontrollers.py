@@ -50,7 +50,7 @@ def assembly_of(problem: Problem, machine: Machine) -> str:
     return llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("machine", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", LINES)
 def test_bytes_are_exact(name: str, machine: Machine) -> None:

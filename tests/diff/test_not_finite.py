@@ -26,7 +26,7 @@ def _arrays(p: Conv, bad: float) -> tuple[np.ndarray, np.ndarray]:
     return x, w
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("realise", ["peel", "mask", "pad_copy"])
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("line", LINES)

@@ -74,7 +74,7 @@ def check_chain(seed: int) -> None:
     check(random_chain(random.Random(seed), macs=10_000), None, seed)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_random_chains(seed: int) -> None:
     """Each stage is a kernel; results in between stay in memory of the device."""

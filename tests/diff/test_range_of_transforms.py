@@ -117,7 +117,7 @@ def test_weights_at_the_limit_overflow_with_no_source_up_to_the_stated_one(kind:
         assert np.isfinite(found.astype(np.float32)).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordinary_weights_are_far_below_the_limit(kind: str) -> None:
     kernel = made(kind)

@@ -69,7 +69,7 @@ def test_loops_step_by_the_vectors_that_there_are(name: str) -> None:
     assert "llvm.masked.load.nx" not in text and re.search(r"vp\.(strided\.)?load\.nx", text)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", CASES)
 def test_one_object_is_exact_at_any_length(name: str) -> None:
     check(line_of(CASES[name][0]))

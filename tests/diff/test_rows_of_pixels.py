@@ -48,7 +48,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(13, "name")
+@pytest.mark.sampled(24, "name")
 @pytest.mark.parametrize("name", dict.fromkeys((BEST, "avx512", "avx2", "generic")))
 @pytest.mark.parametrize("line", LINES)
 def test_lanes_lie_along_rows_of_pixels(line: str, name: str) -> None:

@@ -28,7 +28,7 @@ BF16, INT8 = (
 
 
 @needs_amx
-@pytest.mark.sampled(3, "line")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("line", "config"),
     [

@@ -133,6 +133,7 @@ def test_random_configs_of_quads(seed: int) -> None:
     check(problem, config, seed, QUADS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("post_op", ["tanh", "logistic", "gelu_erf", "swish:1", "clip:-2:6", "sum"])
 def test_epilogues(post_op: str) -> None:
     check(parse_problem(f"--attr-post-ops={post_op} mb1ic3ih5oc4kh3ph1"), None, 0)

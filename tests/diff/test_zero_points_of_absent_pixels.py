@@ -74,7 +74,7 @@ def through_a_table(problem: Problem, target: Machine, table: str = "sections") 
     return [config, each] if config.offsets == "sums" else [each]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name: str, number: int) -> None:

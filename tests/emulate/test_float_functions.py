@@ -70,6 +70,7 @@ def word(kind: str) -> str:
     return {"f32": "sf", "f64": "df"}[kind]
 
 
+@pytest.mark.sampled(2, "kind", "step")
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("step", ARITHMETIC)
 def test_arithmetic(step: str, kind: str) -> None:
@@ -81,6 +82,7 @@ def test_arithmetic(step: str, kind: str) -> None:
         np.testing.assert_array_equal(np.signbit(found)[right], np.signbit(ARITHMETIC[step](a, b))[right])
 
 
+@pytest.mark.sampled(2, "kind", "predicate")
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("predicate", COMPARISONS)
 def test_comparisons(predicate: str, kind: str) -> None:

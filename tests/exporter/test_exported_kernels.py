@@ -63,7 +63,7 @@ def exported(problem: Problem, directory: Path, built_in: bool, **options: objec
     return library, arrays
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("built_in", (False, True))
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("case", LINES)
@@ -238,7 +238,7 @@ def test_functions_of_the_mathematical_library_round_once(tmp_path: Path) -> Non
 EMULATED = {"aarch64": AARCH64, "hexagon": HEXAGON}
 
 
-@pytest.mark.sampled(12, "target")
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("built_in", (False, True))
 @pytest.mark.parametrize("case", ("plain", "bytes", "scales", "post-ops", "chain", "gradient of the weights"))
 @pytest.mark.parametrize("target", ("aarch64-linux-gnu+dotprod", "hexagon-unknown-none-elf+v68"))

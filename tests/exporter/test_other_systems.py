@@ -40,6 +40,7 @@ SYSTEMS = {
 ENTRIES = {"layer", "layer_pack", "layer_check", "layer_message"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_object_code_of_a_system(name: str, tmp_path: Path) -> None:
     triple, form, _, outside = SYSTEMS[name]

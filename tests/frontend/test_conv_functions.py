@@ -174,6 +174,7 @@ def test_activations_that_are_refused(activation: Any, text: str) -> None:
 
 
 # -- types
+@pytest.mark.sampled(2, "wide_bias", "dtype")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("wide_bias", [False, True])
 def test_floats(dtype: Any, wide_bias: bool) -> None:

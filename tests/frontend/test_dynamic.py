@@ -94,7 +94,7 @@ def in_layouts(p: Conv, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {t.name: to_layout(arrays[t.name], t.layout) for t in p.inputs}
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, number: int) -> None:

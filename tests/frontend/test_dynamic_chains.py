@@ -185,6 +185,7 @@ def test_a_chain_of_fixed_sizes_passes_on_no_rows() -> None:
     assert truth.any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ("row", "column", "compressed", "sections"))
 def test_each_stage_may_read_through_a_table(form: str) -> None:
     chain = parse_problem(LINES["int8"]).canonical()

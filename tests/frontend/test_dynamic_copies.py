@@ -40,7 +40,7 @@ def _config(p: Conv, target: str, threads: int) -> str:
     return f"--target={target} {words} --threads={threads}"
 
 
-@pytest.mark.sampled(3, "line")
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str) -> None:
     """Of one image and of several, with rows that run as one and rows that do not, on one thread and on two."""

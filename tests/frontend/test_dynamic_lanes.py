@@ -67,7 +67,7 @@ def _check(p: Conv, kernel: cs.CompiledKernel, calls: int) -> None:
         np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
 
 
-@pytest.mark.sampled(12, "level", wide=1, every="line")
+@pytest.mark.sampled(24, wide=1, every="line level")
 @pytest.mark.parametrize("level", [host_targets()[n].name for n in (0, -1)])
 @pytest.mark.parametrize("line", LINES)
 def test_any_sizes_and_pads(line: str, level: str) -> None:
@@ -89,7 +89,7 @@ FEW = (
 """Results of few channels, or of few channels a group, in channels first."""
 
 
-@pytest.mark.sampled(4, wide=1, every="line")
+@pytest.mark.sampled(8, wide=1, every="line")
 @pytest.mark.parametrize("line", FEW)
 def test_results_of_few_channels_have_vectors_of_pixels(line: str) -> None:
     p, level = Conv.parse(f"--stag=abx --dtag=abx {line}"), host_targets()[0]
@@ -121,7 +121,7 @@ COPIED = (
 """Pixels that are read where they are; in the last line, each vector of them is gathered."""
 
 
-@pytest.mark.sampled(9, "words", wide=1, every="line")
+@pytest.mark.sampled(18, wide=1, every="line words")
 @pytest.mark.parametrize("words", ["--register=oc:2,ow:{}", "--register=oc:1,ow:{} --threads=2"])
 @pytest.mark.parametrize("line", COPIED)
 def test_tiles_and_parts_of_tiles_copy_the_pixels_that_they_read(line: str, words: str) -> None:

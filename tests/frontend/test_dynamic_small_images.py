@@ -53,7 +53,7 @@ def _dims(p: Conv) -> str:
     return ",".join(["mb", *(f"i{a}" for a in p.axes)])
 
 
-@pytest.mark.sampled(8, "line")
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", [host_targets()[n].name for n in (0, -1)])
 @pytest.mark.parametrize("line", ONE_PIXEL)
@@ -115,6 +115,7 @@ def test_taps_that_no_pixel_has_are_left_out(i: tuple[int, ...], taps: tuple[int
         assert tuple(_sizes(zeros, 2, i)[n] for n in names) == (0, 3, 0, 3)
 
 
+@pytest.mark.sampled(2, "mb", "i")
 @pytest.mark.parametrize(
     "line, mb, i, ends",
     [

@@ -43,6 +43,7 @@ def exact(lhs: np.ndarray, rhs: np.ndarray, lhs_offset: Any = 0, rhs_offset: Any
     return (lhs + np.reshape(lhs_offset, (-1, 1))) @ (rhs + np.reshape(rhs_offset, (1, -1)))
 
 
+@pytest.mark.sampled(2, "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["small", "rows", "network"])
 def test_known_answers(name: str, threads: int) -> None:
@@ -73,6 +74,7 @@ def test_types_and_offsets(left: Any, right: Any, offsets: str) -> None:
     assert np.unique(bytes_).size > 50
 
 
+@pytest.mark.sampled(2, "left", "right", "result")
 @pytest.mark.parametrize(("left", "right", "result"), list(itertools.product("CF", repeat=3)))
 def test_storage_orders(left: str, right: str, result: str) -> None:
     lhs, rhs = np.asarray(matrix(9, 33, np.uint8), order=left), np.asarray(matrix(33, 20, np.uint8, 1), order=right)
@@ -250,7 +252,7 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("arguments", CALLS)
 @pytest.mark.parametrize("storage", ["C", "F"])
 def test_a_later_call_finds_its_plan(arguments: dict[str, Any], storage: Any) -> None:

@@ -96,6 +96,7 @@ def test_a_bound_call_is_the_call(line: str) -> None:
         np.testing.assert_array_equal(out, truth)
 
 
+@pytest.mark.sampled(2, "threads", "packed", "line")
 @pytest.mark.parametrize(
     ("line", "packed"),
     [

@@ -38,6 +38,7 @@ def test_peak_of_an_isa_that_is_not_there() -> None:
         peak.peak_sample("sve", 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("t", ALL, ids=[t.name for t in ALL])
 def test_the_loop_is_what_it_says(t: Machine) -> None:
     """The right instruction, once for each accumulator and turn, and no spill."""

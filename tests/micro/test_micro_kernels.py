@@ -42,7 +42,7 @@ def test_one_pass_in_f32(isa: str, tile: int, taps: int) -> None:
         check(k, case, seed)
 
 
-@pytest.mark.sampled(18, "head", "isa", "tile", "taps")
+@pytest.mark.sampled(32, "isa", "tile", "taps")
 @pytest.mark.parametrize("isa", [ISAS[0], "generic"])
 @pytest.mark.parametrize("taps", TAPS)
 @pytest.mark.parametrize("tile", TILES)
@@ -66,7 +66,7 @@ def test_tiles_of_no_whole_vectors(name: str, isa: str) -> None:
 MULTIPASS = sorted({tuple(row) for rows in DATA["multipass"].values() for row in rows})
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("row", [r for r in MULTIPASS if r[3] in TILES and r[0] in (2, 5, 6, 7, 8)], ids=str)
 def test_several_passes_in_f32(row: tuple[int, ...]) -> None:
     first, middle, last, tile, subtile, rounding = row

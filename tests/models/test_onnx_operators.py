@@ -158,6 +158,7 @@ def test_attributes_as_in_onnx_runtime(op: str) -> None:
     assert compared >= 12
 
 
+@pytest.mark.sampled(2, "op", "dtype")
 @pytest.mark.parametrize("op", FORMULAS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=lambda dtype: dtype.__name__)
 def test_types_round_once(op: str, dtype: Any) -> None:
@@ -219,7 +220,7 @@ def sums(x: Array, w: Array, x_point: Any, w_point: Any, attributes: dict[str, A
     return reference.conv(x.astype(np.int64) - np.int64(x_point), shifted, attributes)
 
 
-@pytest.mark.sampled(6, "x_type", "w_type", wide=1, every="x_type+w_type attributes")
+@pytest.mark.sampled(6, "x_type", wide=1, every="x_type+w_type attributes w_type")
 @pytest.mark.parametrize("x_type,w_type", PAIRS)
 @pytest.mark.parametrize("attributes", CONVS)
 def test_conv_integer(x_type: str, w_type: str, attributes: dict[str, Any]) -> None:
@@ -329,6 +330,7 @@ def row_and_column_points() -> list[tuple[Array, Array, Array, Array]]:
     ]
 
 
+@pytest.mark.sampled(2, "a", "b")
 @pytest.mark.parametrize("a,b,p,q", row_and_column_points())
 def test_points_of_rows_and_columns(a: Array, b: Array, p: Array, q: Array) -> None:
     rows = p.reshape(-1, 1) if p.ndim == 1 else p

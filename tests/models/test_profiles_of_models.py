@@ -116,6 +116,7 @@ def test_products_of_bytes_agree(operator: str) -> None:
     assert (row.operator, row.agrees) == (operator, True)
 
 
+@pytest.mark.sampled(2, "relu", "bias")
 @pytest.mark.parametrize("bias", ["none", "s32", "f32"])
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_convolution_between_conversions_is_one_of_bytes(bias: str, relu: bool) -> None:

@@ -129,7 +129,7 @@ def _works(net: cs.Network, kind: str) -> list[str]:
     return [step.work for step in net.image.steps if step.work.startswith(kind)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_one_operator(form: str) -> None:
     b = NetworkBuilder(1)
@@ -190,7 +190,7 @@ FUSED: dict[str, tuple[Callable[[NetworkBuilder], str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FUSED)
 def test_parts_of_one_product_are_read_where_they_are(form: str) -> None:
     b = NetworkBuilder(5, real=True)

@@ -166,7 +166,7 @@ def test_mel_weights_of_a_run_are_refused(name: str) -> None:
         cs.onnx.compile(made, threads=1)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", [(3, 3), (2, 3, 4, 4), (2, 17, 17), (5, 1, 1), (1, 2, 2)], ids=str)
 def test_determinants(shape: Any) -> None:
     """Elimination with pivots changes a determinant by its condition times a rounding for each row, at most."""

@@ -23,7 +23,7 @@ def _expected(cache: Any, update: Any, at: Any, axis: int) -> Any:
     return np.moveaxis(found, 1, axis)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("axis", [1, 2, -1])
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_rows_are_written_where_a_run_says(mode: str, axis: int) -> None:

@@ -37,6 +37,7 @@ def test_networks_agree_with_onnx_runtime(name: str) -> None:
         assert net.workspace <= net.image.bound * 1.05
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 4), (4,), (1, 1), (6, 1)])
 def test_a_computed_addend_that_broadcasts_is_not_overwritten(shape: tuple[int, ...]) -> None:
     b = NetworkBuilder()

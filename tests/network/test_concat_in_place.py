@@ -132,7 +132,7 @@ COPIED: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COPIED)
 def test_other_parts_are_copied(name: str) -> None:
     copies = _copied(_built(COPIED[name]))

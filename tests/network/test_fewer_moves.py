@@ -59,6 +59,7 @@ def test_a_view_that_others_read_stays() -> None:
     exact_network(b.model(b.op("Add", b.op("Relu", same), x), b.op("MatMul", y, b.weights(16, 8)), same))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "perm", "after"),
     [

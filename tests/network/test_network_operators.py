@@ -278,7 +278,7 @@ TRANSPOSED: dict[str, Operator] = {
 }
 
 
-@pytest.mark.sampled(6, "name", "level")
+@pytest.mark.sampled(6, "level")
 @pytest.mark.parametrize("name", TRANSPOSED)
 @pytest.mark.parametrize("level", ["generic", "avx2", "avx512"])
 def test_elements_that_are_adjacent_elsewhere_are_transposed_in_registers(name: str, level: str) -> None:

@@ -80,7 +80,7 @@ def _results(case: Any, arrays: dict[str, Any]) -> list[Any] | None:
     return None
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(37)
 @pytest.mark.parametrize("operator", sorted({*GRAPH_OPERATORS, *_COMPOSED}))
 def test_cases_of_an_operator_have_the_expected_values(operator: str) -> None:
     computed, cases = 0, _cases(operator)

@@ -98,7 +98,7 @@ def _program(names: list[str], arrays: dict[str, Array], inputs: int, workspace:
     return "\n".join([*lines, "  return 0;", "}", ""])
 
 
-@pytest.mark.sampled(75, wide=4)
+@pytest.mark.sampled(150, wide=4)
 @pytest.mark.parametrize("seed", range(150))
 def test_random_graphs_compute_in_c_what_they_compute_in_python(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -63,7 +63,7 @@ IN_PLACE: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_nodes_read_slices_where_they_are(name: str) -> None:
     assert _copies(_built(IN_PLACE[name])) == 0
@@ -86,7 +86,7 @@ JOINED: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", JOINED)
 def test_all_slices_of_an_array_are_the_array_again(name: str) -> None:
     """As in detectors, whose blocks join both halves of their channels with what they compute of one."""
@@ -116,7 +116,7 @@ COPIED: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COPIED)
 def test_other_slices_are_copied(name: str) -> None:
     assert _copies(_built(COPIED[name])) > 0

@@ -93,7 +93,7 @@ def interpret_kind(kind: str, every: int) -> None:
     interpret_all(parse_problem(line), config, small_target(), every=every, turn=list(KINDS).index(kind) % every)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_kind(kind: str) -> None:
     """After one rewrite in ten, others for each kind, and after the last: a pass is interpreted for some kinds."""

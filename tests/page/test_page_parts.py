@@ -71,7 +71,7 @@ def test_instructions_of_the_hot_loop_come_from_the_lines_of_products(target: st
     assert all(re.search(r"fma|fmla", lines[x.source - 1]) for x in multiplying)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("line", [
     LINE, "--dir=BWD_W mb2ic16ih14oc32kh3ph1", "--dt=u8:s8:s32 mb1ic16ih7oc16kh3ph1", "g32mb1ic32ih28oc32oh28kh3ph1",
 ])  # fmt: skip

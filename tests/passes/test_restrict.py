@@ -21,6 +21,7 @@ def guarded(cond: str, lo: int = 0, hi: int = 6) -> str:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("factor", [-3, -2, -1, 1, 2, 3])
 def test_every_factor_and_offset(factor: int) -> None:
     """Bounds round inwards: a tap that lies between two pixels is not there."""

@@ -65,7 +65,7 @@ HARDWARE = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4, "lanes")
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("of", "to"), HARDWARE)
 @pytest.mark.parametrize("lanes", [0, 1, 4])
 def test_hardware_conversions(of: str, to: str, lanes: int) -> None:

@@ -34,6 +34,7 @@ def test_diverged_lanes_meet_again(seed: int) -> None:
     np.testing.assert_array_equal(c, np.array(steps) + np.array(steps).reshape(-1, 2)[:, ::-1].ravel())
 
 
+@pytest.mark.sampled(3, "stages", "k", "seed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("k, stages", [(16, 2), (64, 2), (80, 3), (96, 4)])
 def test_a_product_of_fragments(k: int, stages: int, seed: int) -> None:

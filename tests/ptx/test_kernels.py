@@ -15,7 +15,7 @@ from convsmith.machine.nvidia.levels import LEVELS
 from ptx.kernels import kernel_ptx, run_kernel
 
 
-@pytest.mark.sampled(4, "machine", "name")
+@pytest.mark.sampled(7, "machine")
 @pytest.mark.parametrize("machine", LEVELS, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", KERNELS)
 def test_ptx_computes_what_the_interpreter_computes(name: str, machine: Machine) -> None:

@@ -28,7 +28,7 @@ FEW_SUMS = {
 """Problems whose threads have a few sums of hundreds of terms."""
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("level", [x.name for x in LEVELS])
 @pytest.mark.parametrize("kind", [*MANY_SUMS, *FEW_SUMS])
 def test_default_kernels_of_threads_spill_nothing(kind: str, level: str) -> None:

@@ -49,6 +49,7 @@ def test_statements_run_between_the_parts(level: str) -> None:
         np.testing.assert_array_equal(found["c"], wanted["c"])
 
 
+@pytest.mark.sampled(2, "level", "kind")
 @pytest.mark.parametrize("level", WAITS)
 @pytest.mark.parametrize("kind", SPLIT)
 def test_kernels_are_exact_under_four_schedules(kind: str, level: str) -> None:

@@ -49,14 +49,14 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", CALLS)
 def test_torch_finds_no_fault(name: str) -> None:
     operator, arguments = CALLS[name]
     assert set(torch.library.opcheck(operator.seen, arguments).values()) == {"SUCCESS"}
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "channels last"])
 def test_gradients_of_first_and_second_order(name: str, seen: bool) -> None:
@@ -107,7 +107,7 @@ def assert_close(a: Any, b: Any) -> None:
 AUTOCAST = [(2, torch.float16), *((rank, torch.bfloat16) for rank in (1, 2, 3))]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rank, dtype", AUTOCAST)
 def test_autocast(rank: int, dtype: Any) -> None:
     model, theirs, x = Layers(rank), Layers(rank, torch.nn.functional), sources(rank)
@@ -131,7 +131,7 @@ COMPILED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend, rank, last, dynamic", COMPILED)
 def test_compiled_without_a_break(backend: str, rank: int, last: bool, dynamic: bool | None) -> None:
     torch._dynamo.reset()
@@ -152,7 +152,7 @@ def test_compiled_without_a_break(backend: str, rank: int, last: bool, dynamic: 
     assert graphs == (2 if dynamic else 3), "one for calls with a gradient and one without, whatever the batch"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rank, strict", [(1, False), (2, False), (2, True), (3, False)])
 def test_exported(rank: int, strict: bool) -> None:
     model = Layers(rank)

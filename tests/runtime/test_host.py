@@ -212,7 +212,7 @@ def test_memory_functions_of_libc_resolve() -> None:
 
 
 @pytest.mark.usefixtures("linker")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 2])
 def test_nothing_is_left_of_libraries_that_are_dropped(count: int) -> None:
     """The process grows by less than 1 KB a library, in the median of batches: LLVM keeps 9 KB until its LLJIT goes."""

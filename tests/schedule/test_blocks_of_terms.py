@@ -39,6 +39,7 @@ def loops_of_terms(kernel: Kernel) -> list[For]:
     return [x for x in loops if x.var.name.startswith(("ic", "oc"))]
 
 
+@pytest.mark.sampled(2, "line")
 @pytest.mark.parametrize(
     ("line", "words", "extents"),
     [

@@ -157,6 +157,7 @@ def test_a_grid_of_few_tiles_has_parts_where_the_model_expects_a_gain(line: str,
         assert [k.statement.name for k in plan.kernels] == ["conv", "sums"]
 
 
+@pytest.mark.sampled(2, "line")
 @pytest.mark.parametrize("line", REFUSED)
 def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     config = default(line)

@@ -83,7 +83,7 @@ def test_numbers_from_an_array(alg: str) -> None:
     assert_same_bits(out, row.apply(x.astype(np.int64), row.operand(y)).astype(np.int32))
 
 
-@pytest.mark.sampled(8, "target", wide=1, every="alg")
+@pytest.mark.sampled(16, wide=1, every="alg target")
 @pytest.mark.parametrize("target", host_targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("alg", INTEGER_STEPS)
 def test_machine_code(alg: str, target: Machine) -> None:

@@ -59,6 +59,7 @@ def test_weights_shrink_as_their_price_rises(line: str) -> None:
     assert sizes[0] >= 16 / 9 * sizes[-1] and sizes[-1] == np.prod(problem.wei_shape) * 4
 
 
+@pytest.mark.sampled(2, "line")
 @pytest.mark.parametrize(
     "line",
     [

@@ -84,7 +84,7 @@ def test_plain_weights_and_rows_are_copied_together(threads: int) -> None:
     assert machine.l2.lines_kept(apart, 0) >= 1024 // threads // other.size("n")  # panels of the copy share few sets
 
 
-@pytest.mark.sampled(2, "threads", "level")
+@pytest.mark.sampled(4, "threads")
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("line", LINES)

@@ -93,6 +93,7 @@ REFUSALS = [cs.ConfigError("planted", "a pass refuses it"), cs.ToolchainError("a
             cs.InternalError("a pass refuses it")]  # fmt: skip
 
 
+@pytest.mark.sampled(2, "source", "wish", "refusal")
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("wish", [None, read_decisions(f"--lane={FIRST.lane}")], ids=["default", "wish"])
 @pytest.mark.parametrize("source", ["table", "database"])

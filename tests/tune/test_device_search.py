@@ -86,7 +86,7 @@ def test_parts_of_a_reduction_keep_its_vectors() -> None:
 DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "epilogue", "order", "parts")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_each_dimension_has_legal_steps(dimension: str) -> None:
     direction = "FWD_B --attr-post-ops=sum" if dimension == "epilogue" else "BWD_W"

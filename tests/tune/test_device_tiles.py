@@ -42,7 +42,7 @@ def numbers(config: Config, line: str) -> tuple[set[int], set[int]]:
     return {rows // shape[0], columns // shape[1]}, {high // rows, across[config.lane] // columns}
 
 
-@pytest.mark.sampled(5, "line")
+@pytest.mark.sampled(8, "line")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", [LAYER, PLAIN])
 def test_candidates_have_the_tiles_of_the_description(line: str, level: str) -> None:
@@ -79,7 +79,7 @@ def test_the_first_choice_reads_the_description(monkeypatch: pytest.MonkeyPatch)
         assert max(wider) > 1
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_dimension_of_copies_has_those_of_the_description(level: str) -> None:
     with interning():

@@ -85,7 +85,7 @@ WINDOWS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(12, "window", wide=1, every="options")
+@pytest.mark.sampled(9, wide=1, every="options window")
 @pytest.mark.parametrize("options", ["", "--dir=BWD_D ", "--dir=BWD_W ", "--deconv ", "--deconv --dir=BWD_D "])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_hundred_million_pixels(options: str, window: str) -> None:

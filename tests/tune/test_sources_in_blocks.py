@@ -53,7 +53,7 @@ def test_terms_that_lie_apart_are_copied(options: str, layout: str, sizes: str) 
     assert not config.instruction or config.realise == "pad_copy"
 
 
-@pytest.mark.sampled(9, "line", "level")
+@pytest.mark.sampled(7, "line")
 @pytest.mark.parametrize("level", ["avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2"])
 @pytest.mark.parametrize(
     "line",

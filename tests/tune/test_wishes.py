@@ -103,7 +103,7 @@ def test_each_option_alone(name: str, row: str) -> None:
         assert str(found.value).startswith(f"no config of {problem} for avx512 can have {text}: ")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES])
 @pytest.mark.parametrize("name", LINES)
 def test_a_default_that_has_the_values_stays(name: str, row: str) -> None:
@@ -162,7 +162,7 @@ def test_a_device_has_its_own_fields() -> None:
         granted(problem, "--realise=peel", target)
 
 
-@pytest.mark.sampled(3, "line", "text")
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", [LAYER, CHAIN, LINES["depthwise"], LINES["bytes"]])
 @pytest.mark.parametrize("text", ["--realise=indirection", "--realise=mask", "--lane=oc --pack="])
 def test_kernels_of_wishes_are_exact(line: str, text: str) -> None:
