@@ -19,6 +19,7 @@ from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.group_norms import with_group_norms
 from convsmith.network.integers import with_integers
+from convsmith.network.joined_concats import with_joined_concats
 from convsmith.network.joined_operands import with_joined_operands
 from convsmith.network.joined_slices import with_joined_slices
 from convsmith.network.memory import alive_bytes
@@ -83,8 +84,9 @@ def _bytes_alive(graph: Graph) -> tuple[int, int]:
 
 def _folded(graph: Graph, scaled: _Scaled) -> Graph:
     for rewrite in (
-        with_fewer_moves, with_joined_slices, with_group_norms, with_gelu, _with_gates, with_float_sums,
-        partial(_with_constants, scaled=scaled), _with_steps, with_integers, with_tables, with_joined_operands,
+        with_fewer_moves, with_joined_concats, with_joined_slices, with_group_norms, with_gelu, _with_gates,
+        with_float_sums, partial(_with_constants, scaled=scaled), _with_steps, with_integers, with_tables,
+        with_joined_operands,
     ):  # fmt: skip
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph

@@ -49,6 +49,15 @@ def _dense(b: NetworkBuilder, x: str) -> str:
     return _after(b, x, 128)
 
 
+def _dense_lists(b: NetworkBuilder, x: str) -> str:
+    """The same, where each layer joins all results before it anew."""
+    found = [b.conv(x, 32, 32, 1)]
+    for n in range(1, 4):
+        whole = b.op("Concat", *found, axis=1) if n > 1 else found[0]
+        found.append(b.conv(b.op("Relu", whole), 32 * n, 32, 3))
+    return _after(b, b.op("Concat", *found, axis=1), 128)
+
+
 def _tokens(b: NetworkBuilder, x: str) -> str:
     """The pixels of a convolution's result as rows."""
     rows = b.op("Reshape", b.conv(x, 32, 24, 1), b.held(np.int64([2, 24, 30])))
@@ -81,7 +90,7 @@ IN_PLACE: dict[str, Build] = {
     "any channels": lambda b, x: _after(
         b, b.op("Concat", b.conv(x, 32, 5, 1), b.op("Relu", y := b.conv(x, 32, 8, 3)), y, axis=1), 21
     ),
-    "dense": _dense,
+    "dense": _dense, "dense lists": _dense_lists,
     "reshaped": lambda b, x: b.op("Concat", *(b.op("Flatten", b.op("Relu", x)) for _ in range(2)), axis=1),
     "rows of pixels": lambda b, x: _joined_rows(b, x, 16),
     "tokens of an image": lambda b, x: b.op("Concat", _tokens(b, x), b.op("Abs", _tokens(b, x)), axis=1),
