@@ -18,6 +18,7 @@ from convsmith.codegen.lane_masks import divided_by_lanes, masks_ahead
 from convsmith.codegen.parts_of_stores import updated_results
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import ValueEmitter
+from convsmith.codegen.vector_fragments import load_fragment, store_fragment
 from convsmith.codegen.written_back import results_written_back
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -39,7 +40,7 @@ from convsmith.ir.stmt import (
     Stmt,
     Store,
 )
-from convsmith.ir.value import Cast, Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
+from convsmith.ir.value import Cast, Const, Load, Repeat, Value, dtype_of, lanes_of
 from convsmith.ir.walk import accesses_of, bound_in, statements_of, variables_of
 
 
@@ -68,6 +69,8 @@ class FunctionEmitter(ValueEmitter):
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.updated = frozenset(updated_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
+        self.fragment_of: dict[Buffer, Instruction] = {}
+        """The row that computes the fragments of a buffer, whose vector registers LLVM allocates."""
         self.configurations, self.configured = configurations, False
         self.is_split = True
         """Whether parallel loops run the tasks of ``task_range`` alone."""
@@ -86,6 +89,8 @@ class FunctionEmitter(ValueEmitter):
                 self.vector_of[s.dst.buffer] = lanes_of(s.dst) // registers
                 if self.rows[s.instruction].result.file == SCALARS:
                     self.in_scalars.add(s.dst.buffer)
+                if s.dst.buffer.scope == "fragment":
+                    self.fragment_of[s.dst.buffer] = self.rows[s.instruction]
             elif isinstance(s, Store) and s.lanes is not None and s.buffer.scope == "register":
                 self.vector_of[s.buffer] = s.lanes.count
 
@@ -220,36 +225,28 @@ class FunctionEmitter(ValueEmitter):
         if isinstance(s.value, Load) and s.value.buffer in self.fragments:
             self.fragments[s.value.buffer].store(s)
             return
-        if s.lanes is not None and s.lanes.rows and isinstance(s.value, Load) and s.value.buffer.scope == "fragment":
-            self._store_rows(s, s.lanes)
+        if isinstance(s.value, Load) and s.value.buffer in self.fragment_of:
+            store_fragment(self, s, self._operand_of(s.value.buffer))
             return
         lanes = s.lanes.count if s.lanes else 0
-        if lanes and s.buffer.scope == "fragment" and isinstance(s.value, Load):
-            x = self._load_rows(s.value)
+        if s.buffer in self.fragment_of and isinstance(s.value, Load):
+            x = load_fragment(self, s.value, self._operand_of(s.buffer))
         else:
             x = self.value(s.value, lanes)
         if s.lanes and self.is_held(s.buffer) and s.lanes.active < s.lanes.count:
             raise InternalError(f"a part of register array {s.buffer.name} is written")
         self.store(s.buffer, s.index, s.lanes, x)
 
-    def _load_rows(self, v: Load) -> str:
-        """Return the vector of rows of adjacent lanes in memory. The last lanes may be absent, and are zero."""
-        assert v.lanes is not None
-        _, width, _ = v.lanes.rows or (1, v.lanes.count, 0)
-        return self.value(v, v.lanes.count) if width == v.lanes.count else self.load_rows(v, v.lanes, width)
+    def _in_units(self, row: Instruction) -> Instruction:
+        """Return the row that does what ``row`` does in every unit of a vector, if vectors are scalable here."""
+        return row.scaled if self.scalable and row.scaled is not None else row
 
-    def _store_rows(self, s: Store, lanes: Lanes) -> None:
-        """Write a vector as rows of adjacent lanes. The last lanes may be absent."""
-        assert lanes.rows is not None
-        _, width, distance = lanes.rows
-        t, x = s.buffer.dtype, self.value(s.value, lanes.count)
-        for n in range(lanes.active // width):
-            part = self.shuffle(t, lanes.count, x, "poison", range(n * width, (n + 1) * width))
-            self.store(s.buffer, (s.index[0] + n * distance,), strided(width, 1), part)
+    def _operand_of(self, buffer: Buffer) -> Operand:
+        """Return the operand whose layout the fragments of ``buffer`` have here."""
+        return self._in_units(self.fragment_of[buffer]).result
 
     def _Invoke(self, s: Invoke) -> None:
-        row = self.rows[s.instruction]
-        row = row.scaled if self.scalable and row.scaled is not None else row
+        row = self._in_units(self.rows[s.instruction])
         if s.dst.buffer in self.fragments:
             self.declared |= row.declarations
             self.fragments[s.dst.buffer].invoke(s)
@@ -296,7 +293,7 @@ class FunctionEmitter(ValueEmitter):
     def registers_of(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""
         if operand.layout.registers == 1 and operand.scope == "fragment" and isinstance(v, Load):
-            return [self._load_rows(v)]
+            return [load_fragment(self, v, operand)]
         if operand.layout.registers == 1 and operand.size == 1 and not lanes_of(v):
             t = dtype_of(v)
             return [self.put(f"bitcast {t.llvm} {self.value(v, 0)} to <1 x {t.llvm}>")]
@@ -474,7 +471,8 @@ class FunctionEmitter(ValueEmitter):
         if self.has_vector_lengths:
             self.declared["declare i64 @llvm.umin.i64(i64, i64)"] = None
             rest = self.put(f"call i64 @llvm.umin.i64(i64 {rest}, i64 {self.whole_units()})")
-        for n in sorted({x.lanes.count for x in accesses_of(s.body) if x.lanes and not self.is_held(x.buffer)}):
+        every = {x.lanes for x in accesses_of(s.body) if x.lanes and not self.is_held(x.buffer)}
+        for n in sorted({x.rows[1] if x.rows else x.count for x in every}):
             if self.has_vector_lengths:
                 lanes = self.put(f"mul nsw nuw i64 {rest}, {n}")
                 self.predicates[n] = self.put(f"trunc i64 {lanes} to i32")

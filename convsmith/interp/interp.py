@@ -70,7 +70,7 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.types import PTR, S32
-from convsmith.ir.value import Load, dtype_of, lanes_of
+from convsmith.ir.value import Load, dtype_of, lanes_of, unit_distance
 from convsmith.ir.walk import statements_of, variables_of
 from convsmith.layout.block import ABSENT
 
@@ -263,7 +263,7 @@ class _Machine(ClusterMachine):
         """Raise InterpError unless all units make the same access, or their lanes are evenly apart."""
         for before, after in pairwise(traces):
             for x, y in zip(before, after):
-                apart = (x.lanes.reach or 0) if x.lanes is not None else 0
+                apart = unit_distance(x.lanes) if x.lanes is not None else 0
                 if x.memory is y.memory and y.base - x.base not in (0, apart):
                     raise self._error(
                         f"units of {x.memory.name} are {y.base - x.base} elements apart; legal is 0 or {apart}"

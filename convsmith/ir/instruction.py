@@ -67,7 +67,7 @@ class FragmentLayout:
     - the 16x16 halves of mma.m16n8k16, over the 32 threads of a warp:
       ``FragmentLayout(("l // 4 + r % 2 * 8", "l % 4 * 2 + e + r // 2 * 8"), 32, elements=2, registers=4)``
 
-    A `scalable` layout has `lanes` times ``vscale`` lanes, along the operand's first coordinate.
+    A `scalable` layout has `lanes` times ``vscale`` lanes, along the operand's last coordinate.
     """
 
     coords: tuple[str, ...]
@@ -147,7 +147,7 @@ class Operand:
     """An operand of an instruction: its name in the specification, its type, its shape and its layout.
 
     `file` names the registers that hold it. `scope` is the scope of the buffers that the instruction writes:
-    ``register``, whose innermost dim is one vector, or ``fragment``, whose last dims are one fragment. The first extent
+    ``register``, whose innermost dim is one vector, or ``fragment``, whose last dims are one fragment. The last extent
     of a scalable operand counts for each unit of ``vscale``.
     """
 
@@ -168,11 +168,11 @@ class Operand:
         if not self.layout.scalable:
             return self
         layout = replace(self.layout, lanes=self.layout.lanes * scale, scalable=False)
-        return replace(self, shape=(self.shape[0] * scale, *self.shape[1:]), layout=layout)
+        return replace(self, shape=(*self.shape[:-1], self.shape[-1] * scale), layout=layout)
 
     def __str__(self) -> str:
-        first, *rest = map(str, self.shape)
-        return f"{self.name}: {self.dtype}[{', '.join(['?' if self.layout.scalable else first, *rest])}]"
+        *rest, last = map(str, self.shape)
+        return f"{self.name}: {self.dtype}[{', '.join([*rest, '?' if self.layout.scalable else last])}]"
 
 
 def vector(name: str, dtype: str, *shape: int, scalable: bool = False) -> Operand:

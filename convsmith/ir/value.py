@@ -81,6 +81,15 @@ class Lanes(NamedTuple):
         return None if self.stride is None else self.stride * self.count
 
 
+def unit_distance(lanes: Lanes) -> int:
+    """Return the distance in elements between the lanes of consecutive units of a vector: these are evenly apart, or
+    each row of a fragment is followed by that of the next unit; 0 if lanes lie otherwise.
+    """
+    if lanes.reach is not None:
+        return lanes.reach
+    return lanes.rows[1] if lanes.rows is not None else 0
+
+
 def strided(count: int, stride: int, active: int | None = None) -> Lanes:
     """Return ``count`` lanes, ``stride`` elements apart."""
     return Lanes(tuple(stride * i for i in range(count)), count if active is None else active)

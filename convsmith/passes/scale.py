@@ -10,7 +10,7 @@ must have a row that works on all units.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import gcd
 from typing import TypeGuard
 
@@ -38,7 +38,7 @@ class _Obstacle(Exception):
 class _Units:
     """Checks that the iterations of ``var`` can be units; ``own`` are the registers that each iteration allocates."""
 
-    def __init__(self, var: Var, own: Collection[Buffer], scalable: Collection[str]) -> None:
+    def __init__(self, var: Var, own: Collection[Buffer], scalable: Mapping[str, Instruction]) -> None:
         self.var, self.own, self.scalable = var, own, scalable
 
     def step(self, index: tuple[Index, ...]) -> int:
@@ -57,6 +57,9 @@ class _Units:
             self.same((s.lo, s.hi), f"the bounds of loop {s.var}")
         elif isinstance(s, If):
             self.same((s.cond,), f"the condition {s.cond}")
+        elif isinstance(s, Store) and isinstance(v := s.value, Load) and "fragment" in (s.buffer.scope, v.buffer.scope):
+            for x in (s, v):
+                self.fragment(x)
         elif isinstance(s, Store):
             self.access(s.buffer, s.index, s.lanes, s)
             if s.lanes is None and not s.buffer.in_registers:
@@ -65,12 +68,12 @@ class _Units:
         elif isinstance(s, Invoke):
             if s.instruction not in self.scalable:
                 raise _Obstacle(f"{s.instruction} works on one unit")
-            for v in (s.dst, *s.args):
-                self.value(v)
+            for v, operand in zip((s.dst, *s.args), self.scalable[s.instruction].operands):
+                self.value(v) if operand.layout.scalable else self.factor(v)
         elif isinstance(s, PointerLoad):
             self.same((*s.index, s.offset, *s.zero_at), f"the pointer of {s.buffer}")
         elif isinstance(s, Alloc):
-            if s.buffer.scope != "register":
+            if not s.buffer.in_registers:
                 raise _Obstacle(f"{s.buffer} is allocated in the loop, and is no register")
         elif not isinstance(s, Block):
             raise _Obstacle(f"{type(s).__name__} cannot be done in units")
@@ -91,6 +94,19 @@ class _Units:
             raise _Obstacle(f"{what} has lanes that are absent or not evenly apart")
         if self.step(index) != apart:
             raise _Obstacle(f"units of {what} are {self.step(index)} elements apart; legal is {apart}")
+
+    def fragment(self, x: Store | Load) -> None:
+        """Raise _Obstacle unless the rows of a fragment in all units follow each other, if they are in memory."""
+        rows = x.lanes.rows if x.lanes is not None else None
+        if x.buffer.in_registers or rows is None:
+            self.access(x.buffer, x.index, x.lanes, x)
+        elif self.step(x.index) != rows[1]:
+            raise _Obstacle(f"rows of {x} are {self.step(x.index)} elements apart in units; legal is {rows[1]}")
+
+    def factor(self, v: Value) -> None:
+        """Raise _Obstacle unless ``v``, which all units share, is the same in all iterations."""
+        if not isinstance(v, Load) or self.moves(v):
+            raise _Obstacle(f"{v} is not the same in all iterations")
 
     def value(self, v: Value) -> None:
         if isinstance(v, Load):
@@ -118,7 +134,7 @@ class _Scale(LoopRewriter):
         super().__init__()
         self.names, self.tasks = names, tasks
         self.pieces: set[Var] = set()
-        self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
+        self.scalable = {row.name: row.scaled for row in rows if row.scaled is not None}
 
     def visit_Block(self, s: Block) -> Stmt:
         shared = [x.var for x in s.stmts if _is_parallel(x)]

@@ -9,7 +9,7 @@ from math import gcd, prod
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -31,7 +31,8 @@ class ProductShape:
     times ``lanes`` sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the
     type ``widens`` unless that is empty; a copy of A likewise converts its elements to the type ``copied``. It needs
     ``temporaries`` registers besides those of its operands. Its results are right for weights up to the magnitude
-    ``limit``, unless that is 0. Registers of ``file`` hold the sums, registers of ``factor_file`` the factors.
+    ``limit``, unless that is 0. Registers of ``file`` hold the sums, ``bits`` of a fragment, registers of
+    ``factor_file`` the factors.
     """
 
     lanes: int
@@ -47,6 +48,7 @@ class ProductShape:
     file: str = "vector"
     factor_file: str = "vector"
     copied: str = ""
+    bits: int = 0
 
     @property
     def converts(self) -> bool:
@@ -96,6 +98,7 @@ class ProductShape:
         return ProductShape(
             row.lanes, row.terms, not row.is_single, row.rows, group, row.name, widens, row.temporaries, row.limit, 1,
             row.result.file, row.operands[-1].file, copied=row.operands[1].dtype if row.copied else "",
+            bits=row.result.size * dtype(row.result.dtype).bits,
         )  # fmt: skip
 
     @staticmethod
@@ -103,6 +106,10 @@ class ProductShape:
         """Return the unit of the instruction ``single`` of one term, whose products in straight code ``row`` adds up.
         """
         return replace(ProductShape.of_row(single), name=row.name, merged=row.terms)
+
+    def registers_of_fragment(self, file: RegisterFile) -> int:
+        """Return the registers of ``file`` that hold a fragment of sums; a fragment of weights takes as many."""
+        return -(-self.bits // file.bits)
 
     def vectors_of_weights(self, target: Machine) -> float:
         """Return the vectors that hold the factor of all lanes of bytes: several where scalars hold the sums."""

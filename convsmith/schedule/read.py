@@ -266,7 +266,8 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     _cut_pieces(s, k, written)
     drained: tuple[Loop, ...] = nest.vectors if written else ()
     exact: tuple[Loop, ...] = (nest.lane,)
-    if written and nest.rows and transposed_along(k, nest.rows):  # a tile that is transposed has constant bounds
+    if written and nest.rows and (nest.units or transposed_along(k, nest.rows)):
+        # A tile that is transposed has constant bounds, as has one whose rows in memory are told from those of others.
         drained, exact = (*nest.pixels, *nest.vectors), (nest.lane, *(written[x] for x in nest.rows))
     s.run(partition, (*tiled, *nest.reduce, *vectors, *(written[x] for x in drained)), config.pieces, exact)
     if cut:

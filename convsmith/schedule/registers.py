@@ -137,14 +137,15 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
         vectors = max(config.size(config.lane), filled) // filled
         pixels = prod(others.values())
     if unit.rows > 1:
-        high = -(-pixels // unit.rows)
+        file, high = register_file(target, unit), -(-pixels // unit.rows)
+        each = unit.registers_of_fragment(file)
         spare = SPARE if unit.factor_file == unit.file else 0
         if unit.file == target.vectors.name:
-            spare = vectors + AHEAD
-        text = f"{high}x{vectors}: {high * vectors} accumulators" + (f" + {spare} of factors" if spare else "")
-        file = register_file(target, unit)
+            spare = vectors * each + AHEAD
+        sums = high * vectors * each
+        text = f"{high}x{vectors}: {sums} accumulators" + (f" + {spare} of factors" if spare else "")
         name = "vector registers" if file is target.vectors else "registers for fragments"
-        return Registers(high * vectors + spare, file.count, name, text)
+        return Registers(sums + spare, file.count, name, text)
     if unit.file != target.vectors.name:
         file, held = register_file(target, unit), pixels * vectors * unit.lanes
         text = f"{pixels}x{vectors}: {pixels * vectors} accumulators of {unit.lanes} sums"

@@ -409,17 +409,26 @@ class Nests:
         """
         if self.unit.rows > 1:
             rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
-            count = register_file(self.target, self.unit).count
+            file = register_file(self.target, self.unit)
+            count = file.count // self.unit.registers_of_fragment(file)
             pair = next(iter(self.joined_rows()), None)
             if pair is None or self.model.fuse(*pair) != rows or self.runs_on(*pair):
-                return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
+                tiles = fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
+                return self._with_units(loops, lane, tiles, self.unit.lanes)
             row = self.sizes[pair[1]]  # each fragment is one row: as many as the tile's pixels need
             found = fragment_tiles(
                 rows, loops.extents[rows], lane, loops.extents[lane], with_fields(self.unit, rows=row), count
             )
-            return (x for x in found if x[rows] == row * -(-x[rows] // self.unit.rows))
+            even = (x for x in found if x[rows] == row * -(-x[rows] // self.unit.rows))
+            return self._with_units(loops, lane, even, self.unit.lanes)
         filled = self.model.filled(lane)
         found = fitting(self._families(loops, lane), loops, lane, filled, self._registers(loops, lane))
+        return self._with_units(loops, lane, found, filled)
+
+    def _with_units(
+        self, loops: Loops, lane: str, found: Iterator[dict[str, int]], filled: int
+    ) -> Iterator[dict[str, int]]:  # fmt: skip
+        """Yield the tiles ``found``; where vectors are scalable, those that leave units, if there are any."""
         if not self.target.vectors.scalable:
             return found
         every = [*found]

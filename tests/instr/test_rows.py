@@ -15,7 +15,7 @@ from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.diag.errors import ToolchainError
 from convsmith.interp import run
-from convsmith.ir.instruction import SCALARS, Instruction
+from convsmith.ir.instruction import SCALARS, Instruction, Operand
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.machine.base import Machine
@@ -187,13 +187,30 @@ def test_specification(target: Machine, row: Instruction) -> None:
 
 @pytest.mark.parametrize("target, row", [pytest.param(*x.values, id=x.id) for x in ROWS if x.values[1].scaled])
 def test_a_scalable_row_does_the_same_in_every_unit(target: Machine, row: Instruction) -> None:
+    """Units follow each other along the last coordinate; an operand that is not scalable is the same in all."""
     assert target.vectors.scalable and row.scaled is not None and row.scaled.is_scalable
     assert set(row.scaled.needs) <= set(target.needs)
     for units in (1, 2, 3):
         of_units = [fragments(row, seed) for seed in range(units)]
-        data = {name: np.concatenate([x[name] for x in of_units]) for name in of_units[0]}
-        wanted = np.concatenate([specified(row, x) for x in of_units])
+        shared = {x.name: of_units[0][x.name] for x in row.scaled.operands if not x.layout.scalable}
+        of_units = [x | shared for x in of_units]
+        data = {x.name: joined(x, [data[x.name] for data in of_units]) for x in row.operands} | shared
+        wanted = joined(row.result, [specified(row, x) for x in of_units])
         np.testing.assert_array_equal(specified(row.scaled.at(units), data), wanted)
+
+
+def joined(operand: Operand, of_units: list[np.ndarray]) -> np.ndarray:
+    """The operand of a scalable row, whose units hold the operands of a row."""
+    return np.concatenate([x.reshape(operand.shape) for x in of_units], axis=-1).ravel()
+
+
+@pytest.mark.parametrize("target, row", [pytest.param(*x.values, id=x.id) for x in ROWS if x.values[1].scaled])
+def test_the_layouts_of_a_scalable_row_hold_each_element_once(target: Machine, row: Instruction) -> None:
+    assert row.scaled is not None
+    for operand in row.scaled.at(3).operands:
+        layout = operand.layout
+        assert sorted(layout.places()) == [*np.ndindex(operand.shape)]
+        assert len(set(layout.places().values())) == operand.size == layout.count
 
 
 @pytest.mark.sampled(4)
@@ -225,7 +242,9 @@ def test_assembly_has_the_mnemonic(target: Machine, row: Instruction) -> None:
         if row.result.file == SCALARS:
             assert hits and len(hits) % row.lanes == 0, f"{row.mnemonic} for each sum, not {hits}, in\n{text}"
             return
-        assert len(hits) == 1, f"{row.mnemonic} once, not {hits}, in\n{text}"
+        registers = row.result.size * DTYPES[row.result.dtype].bits // target.vector_bits
+        wanted = registers if row.rows > 1 and row.result.file == "vector" else 1
+        assert len(hits) == wanted, f"{row.mnemonic} {wanted} times, not {hits}, in\n{text}"
 
 
 @pytest.mark.sampled(12)

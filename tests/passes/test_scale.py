@@ -300,3 +300,47 @@ def test_memory_of_an_iteration_has_room_for_all(units: int) -> None:
 def test_other_memory_of_an_iteration_stays_its_own(size: int, read: str) -> None:
     kernel = parse_kernel(HEAD + OWN.format(size=size, read=read))
     assert str(scale(kernel, ("u",))) == str(kernel)
+
+
+PRODUCTS = """kernel k(s: s8[64], w: s8[128], d: s32[256])
+  for u in 0 .. 3:
+    alloc m: s32[8] @cache:
+      alloc acc: s32[2, 4] @fragment:
+        acc[0, 0]{8} = s32(0)
+        for k in 0 .. 1:
+          smmla_2x4(acc[0, 0]{8}, s[k * 8]{2 * 8:16}, w[u * 32 + k * 8]{32})
+        m[0]{8} = acc[0, 0]{8}
+      for r in 0 .. 2:
+        d[u * 4 + r * 16]{4} = m[r * 4]{4} + m[r * 4]{4}
+"""
+
+
+@pytest.mark.parametrize("units", SCALES)
+def test_products_of_matrices_in_every_unit(units: int) -> None:
+    """All units have the same rows, and in memory rows of fragments of consecutive iterations are adjacent."""
+    with interning():
+        kernel = parse_kernel(PRODUCTS)
+        made = scale(kernel, ("u",), any_length().instructions)
+        assert is_scalable(made) and "m[u * 4]{2 * 4:12} = acc[0, 0]{8}" in str(made)
+        verify(made)
+        rng = np.random.default_rng(0)
+        arrays = {n: rng.integers(-9, 10, size).astype(np.int8) for n, size in (("s", 64), ("w", 128))}
+        arrays["d"] = np.zeros(256, np.int32)
+        rows = {row.name: row.kernel for row in any_length().instructions}
+        run(made, arrays, rows, scale=units)
+    sums = 2 * arrays["s"][:32].reshape(2, 16)[:, :8].astype(int) @ arrays["w"][:96].reshape(12, 8).T.astype(int)
+    np.testing.assert_array_equal(arrays["d"].reshape(16, 16)[:2, :12], sums)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s[k * 8]", "s[k * 8 + u]"), ("w[u * 32", "w[u * 16"),
+        ("m[0]{8} = acc[0, 0]{8}", "d[u * 8]{8} = acc[0, 0]{8}"),
+        ("m[0]{8} = acc[0, 0]{8}", "d[u * 30 + 60]{2 * 4:20} = acc[0, 0]{8}"),
+    ],
+    ids=["rows of an iteration", "columns that overlap", "sums that are adjacent", "rows of sums that are apart"],
+)  # fmt: skip
+def test_these_products_are_left(old: str, new: str) -> None:
+    kernel = parse_kernel(PRODUCTS.replace(old, new))
+    assert str(scale(kernel, ("u",), any_length().instructions)) == str(kernel)

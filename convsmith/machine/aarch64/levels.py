@@ -10,6 +10,7 @@ from convsmith.ir.instruction import RegisterFile, WordConversion
 from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
+from convsmith.machine.aarch64.matrices import SCALED as SCALED_MATRICES
 from convsmith.machine.aarch64.outer_products import rows as outer_products
 from convsmith.machine.aarch64.outer_products import tiles
 from convsmith.machine.aarch64.scalable import rows as scalable_rows
@@ -27,10 +28,12 @@ _EXTENSIONS = (("dotprod", "dotprod"), ("fp16", "fullfp16"), ("bf16", "bf16"), (
 _BITS = 128
 _SHUFFLES = ("zip", "tbl")
 _COSTS = Costs(
-    multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=0.5, fragment_move=0.5, fragment_move_far=0.5,
+    multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=1.0, fragment_move=1.0, fragment_move_far=1.0,
     fragment_row=0.5, fragment_turn=25, fragment_configuration=0, fragment_finish=2, fragment_pixel=0,
 )  # fmt: skip
-"""Costs of a core with two vector units."""
+"""Costs of a core with two vector units; a product of matrices is two instructions."""
+_ONE_PRODUCT = replace(_COSTS, fragment_product=0.5, fragment_move=0.5, fragment_move_far=0.5)
+"""The same costs where a product of matrices is one instruction."""
 _SCALABLE_COSTS = replace(_COSTS, temporaries=3)
 """Products of scalable vectors have no form by element. LLVM loads the elements of several products ahead, each into a
 register of its own, and keeps sums in memory where none are left.
@@ -64,7 +67,8 @@ def _sve(scale: int) -> Machine:
     needs = (*neon.needs, "sve", f"sve{bits}")
     return replace(
         neon, name=f"aarch64+sve{bits}", features=f"{neon.features},+sve", needs=needs,
-        vectors=RegisterFile("vector", 32, bits), attributes=((f"vscale_range({scale},{scale})", ""),),
+        vectors=RegisterFile("vector", 32, bits), costs=_ONE_PRODUCT,
+        attributes=((f"vscale_range({scale},{scale})", ""),),
         instructions=(*scalable_rows(scale), *wide_matrices(scale)), transpositions=(),
     )  # fmt: skip
 
@@ -90,8 +94,8 @@ def _any_sve() -> Machine:
     needs = (*neon.needs, "sve")
     return replace(
         neon, name="aarch64+sve", features=f"{neon.features},+sve", needs=needs,
-        vectors=replace(neon.vectors, scalable=True), costs=_SCALABLE_COSTS, instructions=unit_rows(needs),
-        repeated_reach=_REACH,
+        vectors=replace(neon.vectors, scalable=True), costs=_SCALABLE_COSTS,
+        instructions=(*unit_rows(needs), *SCALED_MATRICES), repeated_reach=_REACH,
     )  # fmt: skip
 
 
