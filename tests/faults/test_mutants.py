@@ -182,6 +182,7 @@ def test_tests_that_reach_a_place_come_first() -> None:
     assert in_order(files, 9) == ([], 0)
 
 
+@pytest.mark.wide
 def test_outcomes_of_mutants() -> None:
     """One that the tests of its name catch, one that they let live, and one that no test reaches."""
     caught, lives = (

@@ -53,7 +53,7 @@ def _dims(p: Conv) -> str:
     return ",".join(["mb", *(f"i{a}" for a in p.axes)])
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(8, "line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", [host_targets()[n].name for n in (0, -1)])
 @pytest.mark.parametrize("line", ONE_PIXEL)

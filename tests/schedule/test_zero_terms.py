@@ -53,6 +53,7 @@ def test_kernels_are_exact(kind: str) -> None:
     check(*KINDS[kind])
 
 
+@pytest.mark.wide
 def test_every_rewrite_keeps_the_values() -> None:
     words = f"{warps()} --register=oc:8,ow:8,oh:2 --group=oc:8,ow:8,oh:2,ic:4,kw:4,kh:3 --zeros=ic:4,kw:4"
     check_fragments(f"{BF16} mb1ic3ih3iw5oc8oh3ow5kh3kw3ph1pw1", words, "sm_80")
