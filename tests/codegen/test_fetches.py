@@ -92,7 +92,7 @@ BLOCKS = [
 """Gradients of 1x1 weights, whose tiles may fetch the next block of pixels."""
 
 
-@pytest.mark.sampled(9, "threads")
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("line", "words"), BLOCKS)
 def test_fetching_blocks_of_pixels_changes_no_result(line: str, words: str, threads: int) -> None:

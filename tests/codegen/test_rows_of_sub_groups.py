@@ -84,7 +84,7 @@ def test_a_layout_of_a_sub_group_has_each_element_once(name: str, mnemonic: str,
         assert x.layout.lanes == lanes and x.layout.count == x.size == len(x.layout.places())
 
 
-@pytest.mark.sampled(6, "name", wide=1, every="name+mnemonic")
+@pytest.mark.sampled(11, wide=1, every="name+mnemonic name")
 @pytest.mark.parametrize("name, mnemonic, row", ROWS)
 def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str, row: Instruction) -> None:
     """A driver of OpenCL runs the kernel; functions of broadcasts stand in for dpas."""

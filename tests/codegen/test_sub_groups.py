@@ -267,7 +267,7 @@ def test_a_part_of_the_columns_is_in_registers_at_once() -> None:
     assert source < text.index("for n.p", source) < weights and part < source
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DEVICES)
 def test_sums_take_half_of_the_registers(name: str) -> None:
     machine, type_ = target(name), "f32" if name == "xe_lp" else "bf16"

@@ -206,12 +206,12 @@ def test_real_data_within_the_stated_bound(chunk: int) -> None:
         assert (abs(got - truth) <= bound).all(), f"seed {seed}: {problem} under {config}"
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("chunk", range(3))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("chunk", range(6))
 def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
     """A masked term is absent, and relu and clip hand NaN on; lanes beyond the channels stay zero."""
     compared = 0
-    for seed in range(chunk * 60, (chunk + 1) * 60):
+    for seed in range(chunk * 30, (chunk + 1) * 30):
         problem, config, target = convolution_case(seed)
         artifact = build(problem, config, target)
         if artifact is None or artifact.limits:
@@ -223,7 +223,7 @@ def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
             array.flat[rng.integers(array.size, size=2)] = rng.choice([np.inf, -np.inf, np.nan], 2)
         check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
         compared += 1
-    assert compared > 8
+    assert compared > 3
 
 
 def test_pad_copy_asks_for_finite_weights() -> None:

@@ -192,7 +192,7 @@ WINDOWS = (
 )
 
 
-@pytest.mark.sampled(9, wide=1, every="line")
+@pytest.mark.sampled(18, wide=1, every="line")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", WINDOWS)
 def test_tiles_of_several_rows_serve_any_sizes(line: str, threads: int) -> None:

@@ -162,7 +162,7 @@ def test_requests_that_are_refused(tmp_path: Path) -> None:
         cs.export(KINDS[0], tmp_path, format="module")
 
 
-@pytest.mark.sampled(2, "name")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [
     "f32_dwconv_up2x9", "qs8_dwconv_fp32_up8x9", "f32_dwconv_2f2m2l8c4s1r",
     pytest.param("qs8_dwconv_fp32_up32x9", marks=pytest.mark.wide),  # LLVM takes half a minute

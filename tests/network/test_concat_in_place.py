@@ -97,7 +97,7 @@ IN_PLACE: dict[str, Build] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_kernels_write_their_part(name: str) -> None:
     assert _copied(_built(IN_PLACE[name])) == []

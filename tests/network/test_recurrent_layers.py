@@ -54,7 +54,7 @@ def check(model: Any, **more: Any) -> cs.Network:
     return net
 
 
-@pytest.mark.sampled(3, "kind", "direction")
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_layers_agree_with_onnx_runtime(kind: str, direction: str) -> None:

@@ -71,7 +71,7 @@ NETWORKS: dict[str, tuple[Callable[[Any, Tensor], Any], tuple[Callable[[], nn.Mo
 """Forwards that autocast changes, with their layers."""
 
 
-@pytest.mark.sampled(4, "dtype", "name")
+@pytest.mark.sampled(6, "dtype")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_results_are_those_of_torch(name: str, dtype: torch.dtype) -> None:

@@ -149,7 +149,7 @@ CLOSE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("name", [*EXACT, *CLOSE])
 def test_operators_compute_what_torch_computes(name: str) -> None:
     function, shapes, held = {**EXACT, **CLOSE}[name]

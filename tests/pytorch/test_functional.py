@@ -74,7 +74,7 @@ TRANSPOSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(52, "rank", "stride", "padding", "more", "dilation", "groups", "last", "bias", wide=5)
+@pytest.mark.sampled(90, "rank", "stride", "padding", "more", "dilation", "groups", "last", "bias", wide=5)
 @pytest.mark.parametrize("rank, stride, padding, more, dilation, groups, last, bias", TRANSPOSED)
 def test_transposed_convolutions(
     rank: int, stride: int, padding: int, more: int, dilation: int, groups: int, last: bool, bias: bool

@@ -147,7 +147,7 @@ ACTIVATIONS: list[nn.Module] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_activations_are_folded(activation: nn.Module) -> None:
     torch.manual_seed(1)

@@ -118,7 +118,7 @@ class Net(nn.Module):
         return self.call(self.blocks[0], x) if self.traceable or x.sum() != 12345 else x
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("traceable", [True, False])
 @pytest.mark.parametrize("call", CALLS)
 def test_calls_of_every_kind_run_on_kernels(call: str, traceable: bool) -> None:

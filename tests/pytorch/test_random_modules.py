@@ -45,7 +45,7 @@ def _compare(ours: Callable[..., Any], module: DrawnModule) -> None:
         _assert_alike(*called)
 
 
-@pytest.mark.sampled(75, wide=5)
+@pytest.mark.sampled(100, wide=5)
 @pytest.mark.parametrize("seed", range(200))
 @torch.no_grad()
 def test_random_modules_are_optimized(seed: int) -> None:

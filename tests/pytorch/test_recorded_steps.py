@@ -35,6 +35,7 @@ def gradients(function: Any, tensors: list[Any], **options: Any) -> list[Any]:
     return taken
 
 
+@pytest.mark.sampled(2, "groups", "due")
 @pytest.mark.parametrize("due", [x for x in product((False, True), repeat=3) if any(x)])
 @pytest.mark.parametrize("groups", [1, 8])
 def test_gradients_that_are_due(due: tuple[bool, ...], groups: int) -> None:

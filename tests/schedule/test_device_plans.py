@@ -70,7 +70,7 @@ def test_loops_carry_offsets(carries: bool) -> None:
     assert any(x.carried for x in loops_of(kernel.body)) == carries
 
 
-@pytest.mark.sampled(2, "level", "kind")
+@pytest.mark.sampled(3, "level")
 @pytest.mark.parametrize("level", ["sm_80", "xe_lp"])
 @pytest.mark.parametrize("kind", SPLIT)
 def test_barriers_are_in_two_parts(kind: str, level: str) -> None:

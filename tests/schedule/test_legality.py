@@ -63,7 +63,7 @@ def configs(of: ConfigSpace, rng: random.Random) -> Iterator[Config]:
     yield from known
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_predicate_has_the_verdict_and_the_message_of_the_plan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Counter[str] = Counter()

@@ -108,6 +108,7 @@ def loads_of_source(lowered: Kernel) -> list[tuple[str, str]]:
     return re.findall(r"^ *(.*) = src\[.*\](.*)$", str(lowered), re.MULTILINE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "words"), PAIRED)
 def test_pairs_beside_borders_are_transposed(line: str, words: str) -> None:
     """Tiles at a border are loaded with masks, and the other ones whole, for each tap; no pair is copied alone."""

@@ -315,6 +315,7 @@ def test_taps_of_long_rows_are_packed_in_blocks(line: str, place: str) -> None:
         assert block == place and held <= TARGETS["avx512_bf16"].l2.bytes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sizes", "blocks"),
     [
