@@ -57,7 +57,7 @@ def report(heading: str, content: Mapping[str, Any]) -> str:
     lines.append(
         "Ratios are a library's time divided by convsmith's, medians of rounds in turns; +- is half the distance of "
         "the quartiles of the share of the peak, in percent. The rate is in GFLOP/s or GOP/s. A row is busy if other "
-        "processes used the CPU."
+        "processes used the CPU. The peak of scalable vectors is that of one unit of them."
     )
     if not content["complete"]:
         lines.append("The run was ended before all layers were measured.")

@@ -161,6 +161,13 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
     return level
 
 
+def scalable_level() -> Machine | None:
+    """Return the highest level of this machine whose vectors are scalable, which is never the default; None if it has
+    no such level.
+    """
+    return next((t for t in host_targets() if t.vectors.scalable), None)
+
+
 def host_target(name: str | None = None) -> Machine:
     """Return the target `name` for code that will run here. UnsupportedError if this machine lacks it.
 

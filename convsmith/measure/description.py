@@ -14,6 +14,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.micro_architectures import of_host, preferred
 from convsmith.machine.registry import host_targets
+from convsmith.measure.vector_length import scalable_bits
 from convsmith.runtime import threads
 
 __all__ = ["describe"]
@@ -33,6 +34,7 @@ def describe() -> dict[str, object]:
         "threads": threads.default_threads(),
         "features": sorted(cpu_features()),
         "caches": cache_sizes(),
+        "scalable_vectors": f"{bits} bits" if (bits := scalable_bits()) else "none",
         "levels": {level.name: ", ".join(map(str, level.holders)) for level in host_targets()[0].levels},
         "os": platform.platform(),
         "python": ".".join(map(str, sys.version_info[:3])),

@@ -22,6 +22,7 @@ from convsmith.codegen.launch import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.host import caches
 from convsmith.machine.registry import host_target, host_targets
@@ -194,7 +195,8 @@ def accumulators(t: Machine, row: Instruction) -> int:
     """
     if row.result.file != t.vectors.name and t.fragments is not None:
         return t.fragments.count - 2
-    return t.registers - 2 - 2 * t.costs.temporaries - row.temporaries
+    each = max(row.result.size * dtype(row.result.dtype).bits // t.vector_bits, 1)  # registers of a fragment
+    return (t.registers - 2 * each - 2 * t.costs.temporaries - row.temporaries) // each
 
 
 def _load(text: str, t: Machine, threads: int) -> HostFunction:
@@ -293,7 +295,7 @@ def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
     count = int(wanted[1:].split(" x ")[0])
     whole = int(vector[1:].split(" x ")[0]) * length // size
     element = wanted.split(" x ")[1]
-    places = ", ".join(f"i32 {n}" for n in range(count))
+    places = ", ".join(f"i32 {n % whole}" for n in range(count))
     return [
         f"{name}.w = bitcast {vector} {value} to <{whole} x {element}",
         f"{name} = shufflevector <{whole} x {element} {name}.w, <{whole} x {element} undef, <{count} x i32> <{places}>",

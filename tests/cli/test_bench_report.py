@@ -12,6 +12,7 @@ import convsmith.cli.bench as bench_module
 from convsmith.cli.bench_report import LAYERS, report
 from convsmith.cli.main import main
 from convsmith.cli.problems import read_lines
+from convsmith.machine.registry import target
 from convsmith.problem.conv import Conv
 
 FEW = ("--rounds", "1", "--threads", "1", "--target", "generic")
@@ -63,3 +64,19 @@ def test_without_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     result = CliRunner().invoke(main, ["bench", *FEW, "--budget", "0s", "--report", str(file)])
     assert "the budget is spent: 0 of 14 measured" in result.output
     assert file.read_text().splitlines()[-1].startswith("The run was ended")
+
+
+def test_the_level_with_scalable_vectors_is_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never the default: a report without a target has rows for both levels, one with a target has not."""
+    monkeypatch.setattr(bench_module, "installed", lambda name: False)
+    monkeypatch.setattr(bench_module, "LAYERS", "mb1ic8ih6oc8kh3ph1")
+    monkeypatch.setattr(bench_module, "scalable_level", lambda: target("generic"))
+    file = tmp_path / "report.txt"
+    result = CliRunner().invoke(main, ["bench", "--rounds", "1", "--report", str(file)])
+    assert result.exit_code == 0 and "with generic, whose vectors" in result.output
+    found = [line for line in file.read_text().splitlines() if line.startswith("mb1ic8ih6oc8")]
+    assert len(found) == 2 and " yes " in found[1] and "--target=generic " in found[1]
+    CliRunner().invoke(main, ["bench", *FEW, "--report", str(file)])
+    assert len([line for line in file.read_text().splitlines() if line.startswith("mb1ic8ih6oc8")]) == 1
+    result = CliRunner().invoke(main, ["bench", "--budget", "0s", "--report", str(file)])
+    assert "the budget is spent: 0 of 2 measured" in result.output

@@ -10,7 +10,7 @@ import pytest
 from convsmith.diag.errors import UsageError
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
-from convsmith.machine.registry import host_targets
+from convsmith.machine.registry import host_targets, target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure import peak
 
@@ -68,3 +68,14 @@ def test_read_sample(nbytes: int, threads: int) -> None:
     expected = (words // lanes * int(turns) * 0x01010101) % (1 << 32)
     sums = loop._sink.view(np.uint32).reshape(threads, -1)[:, :lanes]
     assert (sums == expected).all()
+
+
+@pytest.mark.parametrize("types", [("s8", "s8", "s32"), ("bf16", "bf16", "f32")])
+def test_fragments_of_several_registers_fit(types: tuple[str, str, str]) -> None:
+    """Each product of matrices of AArch64 is two instructions, and the sums of the loop are in registers."""
+    t = target("aarch64+i8mm")
+    row = peak._row(t, types)
+    body = peak.assembly(t, types).partition("loop_chunk:")[2].partition(".Lfunc_end")[0]
+    count = len(re.findall(rf"\t{row.mnemonic}\t", body))
+    assert row.rows == 2 and count == 2 * peak.accumulators(t, row) * peak._UNROLL
+    assert "Spill" not in body
