@@ -135,6 +135,18 @@ def test_kernels_for_any_sizes_are_exact_at_any_length(options: str) -> None:
             check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
 
 
+def test_kernels_for_any_sizes_with_channels_first_are_exact_at_any_length() -> None:
+    """With one tap, vectors are of pixels of a row, whose number a call gives."""
+    skip_without_emulator(LEVEL)
+    line = "--stag=abx --dtag=abx "
+    kernel = cs.compile(f"{line}mb1ic8ih5iw9oc12oh5ow9kh1kw1", target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
+    assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
+    for sizes in ("mb1ic8ih2iw21oc12oh2ow21", "mb2ic8ih3iw6oc12oh3ow6"):
+        q = parse_problem(f"{line}{sizes}kh1kw1")
+        for units in UNITS[:3]:
+            check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
+
+
 def random_line(seed: int) -> str:
     """A forward convolution or a gradient of channels last, of any type, with channels that fill units or do not."""
     r = random.Random(seed)
