@@ -87,7 +87,9 @@ def test_operators_that_keep_all_elements_disappear() -> None:
     same = b.op("Resize", x, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
     padded = b.op("Pad", same, b.held(np.int64([0] * 8)))
     whole = b.op("Slice", padded, *(b.held(np.int64([n])) for n in (0, 16, 1, 1)))
-    assert len(_works(exact_network(b.model(b.conv(whole, 16, 8, 1))))) <= 2
+    works = _works(exact_network(b.model(b.conv(whole, 16, 8, 1))))
+    # Which CPU it is decides whether the last convolution stores in the layout of the result.
+    assert len([work for work in works if not work.startswith("Transpose(")]) == 2
     turned = b.op("Slice", x, *(b.held(np.int64([n])) for n in (-1, -17, 1, -1)))
     assert any("steps=(1, -1, 1, 1)" in work for work in _works(exact_network(b.model(b.conv(turned, 16, 8, 1)))))
 

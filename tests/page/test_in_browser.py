@@ -239,6 +239,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["kernel_file", "bench_file", "model_file"])
 def test_pages_are_readable_on_a_narrow_screen(narrow: Any, kind: str, request: pytest.FixtureRequest) -> None:
     opened(narrow, request.getfixturevalue(kind))

@@ -126,6 +126,7 @@ JOINED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "words"), JOINED)
 def test_few_channels_of_adjacent_taps_are_transposed_together(line: str, words: str) -> None:
     """Both elements of a pair lie beside a border in different pixels; tiles inside and at borders are transposed."""

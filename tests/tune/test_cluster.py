@@ -44,7 +44,7 @@ def test_a_killed_worker_loses_nothing(cluster: Any, tmp_path: Path) -> None:
                     processing = client.processing()
                     busy = [address for address, jobs in processing.items() if jobs]
                     if busy:
-                        time.sleep(1.0)
+                        time.sleep(0.5)
                         (pid,) = client.run(os.getpid, workers=busy[:1]).values()
                         os.kill(pid, signal.SIGKILL)
                         killed.append(pid)
@@ -53,7 +53,7 @@ def test_a_killed_worker_loses_nothing(cluster: Any, tmp_path: Path) -> None:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        search_on_cluster(cluster.scheduler_address, PROBLEMS, 1, 2.5, None, database, outcomes.append)
+        search_on_cluster(cluster.scheduler_address, PROBLEMS, 1, 1.5, None, database, outcomes.append)
         searching.set()
         killer.join()
         assert killed
