@@ -308,6 +308,10 @@ class Costs:
     """Bytes of fragments that stay in the first-level cache between register tiles that all use them."""
     fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""
+    fragment_run: float = 45
+    """Cycles to begin a run of memory that results of a register tile of fragments fill, half a page or more from the
+    next run, in a result that no near cache holds.
+    """
     fragment_pixel: float = 4
     """Cycles to begin a pixel in each register tile with some of its results, if the first-level cache holds all
     weights and the pixel comes from beyond it; otherwise loads hide this cost.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import inf
+from math import inf, prod
 from typing import NamedTuple
 
+from convsmith.ir.types import dtype
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.tune.features import Section
+from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import TileCount
 
 
@@ -91,6 +93,20 @@ def fragment_sections(
         turn = ("fragment_turn", 1), ("fragment_configuration", again)
         sections.append(Section(count, (("calls", turn),)))
     return sections
+
+
+def runs_of_results(facts: SharedFacts, lane: str, tile: dict[str, int], of: TileCount) -> tuple[str, float]:
+    """Return the event of beginning the runs of memory that the results of a ``tile`` fill, where runs lie far apart in
+    a result that no near cache holds, and are more than prefetchers follow.
+
+    There is a run for each row if its lanes are adjacent, and for each lane otherwise.
+    """
+    in_rows = facts.stride_of(lane) == 1
+    across = [n for n in tile if n != lane] if in_rows else [lane]
+    apart = max((facts.stride_of(n) for n in across), default=0) * dtype(facts.st.c.dtype).bytes
+    costs, streams = facts.target.costs, prod(facts.sizes[d] for n in across for d in facts.dims[n])
+    far = 2 * apart >= costs.page and facts.st.c.bytes > costs.images_near and streams > costs.streams
+    return "fragment_run", (of.pixels if in_rows else of.vectors * facts.lanes) if far else 0
 
 
 def _height(pixels: int, most: int) -> int:

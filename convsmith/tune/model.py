@@ -31,7 +31,7 @@ from convsmith.tune.far_lines import (
     outpaces_prefetcher,
 )
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
-from convsmith.tune.fragments import Panels, fragment_sections
+from convsmith.tune.fragments import Panels, fragment_sections, runs_of_results
 from convsmith.tune.shared_factors import arriving_steps, vectors_of_first_passes
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.tile_counts import ADDRESSES, TileCount, parts_inside, rows_cross_blocks, whole_tiles
@@ -155,7 +155,8 @@ class Model(SharedFacts):
             yield from fragment_sections(tiles, steps, self.unit, panels, kept, by_row)
             for t in tiles:
                 stores = ("scatter_clash", self.evicted_stores(lane, tile, t.pixels, t.sums))
-                yield Section(t.number, (("write-back", (*self.written(lane, tile, t.pixels, t.sums), stores)),))
+                runs = runs_of_results(self, lane, tile, t)
+                yield Section(t.number, (("write-back", (*self.written(lane, tile, t.pixels, t.sums), stores, runs)),))
             fragments = sum(-(-t.pixels // self.unit.rows) * t.vectors * t.number for t in tiles)
             if again > 0:
                 yield Section(again, (("sums between blocks", (("fragment_move_far", 2 * fragments),)),))

@@ -25,6 +25,7 @@ from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import Dim, View, view_steps
 from convsmith.tune.blocks import blocked
 from convsmith.tune.code_size import BORDERS, operations
+from convsmith.tune.copied_rows import in_blocks_of_copied_rows
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.model import Model
 from convsmith.tune.parts import parts_of_sums
@@ -472,11 +473,13 @@ class Nests:
         yield from vectors_by_pixels(loops, pixels, lane, lanes, self.n, along_k, unrolled, registers, self._sums)
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is
-        faster.
+        """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, or of copied
+        rows, if any of these is faster.
         """
         splittable = splits(self.model.whole)
         whole = self.model.whole
         if splittable and (parts := parts_of_sums(self.problem, whole, loops, config, self.unit, self.target)):
             return config.changed(split=parts, order=(PART, *config.order))
-        return config if not self.st.constant else blocked(whole, loops, config, self.target)
+        if not self.st.constant:
+            return config
+        return in_blocks_of_copied_rows(self.model, loops, blocked(whole, loops, config, self.target))

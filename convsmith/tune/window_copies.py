@@ -18,9 +18,13 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.copies import window_bytes, window_rows
+from convsmith.tune.copied_rows import most_rows
+from convsmith.tune.copies import window_bytes
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
+
+PART = 4
+"""Ratio of the second-level cache to the part of it that holds the windows of a block of rows."""
 
 
 class WindowNests(Nests):
@@ -69,9 +73,7 @@ class WindowNests(Nests):
         if self.whole_windows or len(loops.of("m")) < 2 or loops.kinds[config.order[-3]] != "m":
             return config
         rows = config.order[-3]
-        windows = window_bytes(self.model, self.taps)
-        step, taps = window_rows(self.model, rows)
-        most = next((n for n in (16, 8, 4, 2) if (n * step + taps) * windows <= self.target.l2.bytes // 4), 1)
+        most = most_rows(self.model, rows, window_bytes(self.model, self.taps), PART)
         return config.changed(cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
 
 
