@@ -15,7 +15,7 @@ FIRST = "--dt=bf16 --stag=abx --dtag=abx"
 
 @pytest.mark.parametrize(("line", "tile"), [
     (f"{LAST} mb1ic64ih112oc64oh112kh3ph1", (("oh", 16),)),
-    (f"--dir=BWD_D {LAST} mb1ic3ih368iw480oc64oh368ow480kh3ph1", (("ih", 4),)),
+    (f"--dir=BWD_D {LAST} mb1ic3ih368iw480oc64oh368ow480kh3kw3ph1pw1", (("ih", 4),)),
     (f"--deconv {FIRST} mb1ic512ih64oc4oh64kh3ph1", (("oh", 4),)),
     ("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih112oc128oh56kh3sh2ph1", (("oh", 16),)),
     (f"{LAST} mb1ic64ih56oc64oh56kh3ph1", ()),  # a cache keeps the whole copy
