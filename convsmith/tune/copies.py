@@ -170,9 +170,12 @@ def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
 def _is_near_singly(facts: SharedFacts, view: View, config: Config) -> bool:
     """Return whether the blocks of a reduction copy the terms of fragments one by one: channels do not fill vectors,
     and the terms of rows are not adjacent. Terms of lanes may be as far apart as a transposition of tiles permits.
+    Taps and channels that are adjacent lanes fill vectors together.
     """
-    steps, terms = view_steps(view), facts.dims[config.tiles_at("k_step")[0][0]]
-    most = MAX_READ_STRIDE if Var(facts.dims[config.lane][-1]) in steps else 1
+    steps, terms, lanes = view_steps(view), facts.dims[config.tiles_at("k_step")[0][0]], facts.dims[config.lane]
+    if len(lanes) > 1 and steps.get(Var(lanes[-1])) == 1 and steps_evenly(steps, lanes, facts.sizes):
+        return False
+    most = MAX_READ_STRIDE if Var(lanes[-1]) in steps else 1
     return not (0 < steps.get(Var(terms[-1]), 0) <= most or _fills_vectors(facts, steps))
 
 

@@ -34,6 +34,12 @@ price.
 """
 BLOCK_OF_PIXELS = 2
 """The part that the factors of a block fill where no taps share its elements, so that nothing else of it stays near."""
+FAR_COPIES = 2
+"""Packed factors whose lanes are taps and channels, relative to images in near caches, from which blocks of them are
+packed.
+"""
+BLOCK_OF_TAPS = 4
+"""The part that the factors of a block fill whose lanes are taps and channels."""
 REPEATED = 1.5
 """Minimum number of times that taps repeat an element of a source that is packed in blocks for vectors."""
 FAR_APART = 8
@@ -111,7 +117,8 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     """
     terms = config.tiles_at("k_step")
     whole = all(is_true(view.mask) for view in model.st.factors)
-    apart = all(len(loops.dims[n]) == 1 for n, kind in loops.kinds.items() if kind != "k")
+    joined = [n for n, kind in loops.kinds.items() if kind != "k" and len(loops.dims[n]) > 1]
+    apart = not joined or (joined == [config.lane] and _packs_far(model, config))
     filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
     even = (whole or filled) and not config.staged("unfold")
     if model.st.constant or not (model.unit.dot and even) or len(terms) != 1:
@@ -131,7 +138,7 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     groups = model.batch if loops.extents.get(model.batch, 1) > 1 else ""
     names = [view.name for view in model.st.factors]
     part = ((PART, 1),) if config.threads > 1 else ()
-    sizes: list[tuple[tuple[str, int], ...]] = [(tile,) for tile in _blocks(model, loops, config)]
+    sizes = [*_blocks(model, loops, config)]
     if streams and (part or len(config.reduce) > 1):
         sizes = [*filter(None, [_contiguous_pixels(model, loops, config)])]
     if model.unit.rows == 1:
@@ -143,6 +150,13 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
         yield config.changed(cache=(*part, *tiles), pack=(), pack_at=pack_at)
     if groups and not sizes and model.unit.rows > 1:
         yield config.changed(pack=(), pack_at=tuple((n, groups) for n in names))
+
+
+def _packs_far(model: Model, config: Config) -> bool:
+    """Return whether packed copies of both factors are so far larger than near caches that writing and reading them
+    takes longer than loading the sums again for each block.
+    """
+    return packed_elements(model, config) * model.bytes + model.st.b.bytes > FAR_COPIES * model.target.costs.images_near
 
 
 def _parts_of_threads(model: Model, loops: Loops, config: Config) -> tuple[Config, Loops] | None:
@@ -200,21 +214,26 @@ def has_taps(model: Model) -> bool:
     return any(d.axis and d.size > 1 for d in model.st.of("m"))
 
 
-def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
-    """Yield a loop over pixels with sizes of blocks whose factors fill a part of the second-level cache, if that makes
-    two blocks or more.
+def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield tiles of a loop over pixels, of sizes with which the factors of a block fill a part of the second-level
+    cache, if that makes two blocks or more.
 
     Blocks of rows are equal, so that taps share them; the next larger divisor repeats fewer rows at their borders.
+    Where lanes are taps and channels, a block has rows of one image.
     """
     ((pixels, step),) = config.tiles_at("k_step")
     shared = dict(shared_taps(model.st, config).keys())
     most = _most_pixels(model, config)
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
+    around: tuple[tuple[str, int], ...] = ()
     for name in config.reduce:
         inner //= loops.extents[name]
         if name == pixels or (loops.extents[name] > 1 and inner <= MOST_IMAGES * most):
             break
-        outer *= loops.extents[name]
+        if len(model.dims[config.lane]) > 1:
+            around += ((name, 1),) if loops.extents[name] > 1 else ()
+        else:
+            outer *= loops.extents[name]
     whole, unit = loops.extents[name], step if name == pixels else 1
     size = max(most // (outer * inner * unit), 1) * unit
     sizes = [size]
@@ -222,7 +241,7 @@ def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, i
         divisors = [n for n in range(1, whole + 1) if whole % n == 0]
         repeats = any(loops.extents[tap] > 1 for tap, pixel in shared.items() if pixel == name)
         sizes = [*[n for n in divisors if n <= size][-1:], *[n for n in divisors if n > size][:repeats]]
-    yield from ((name, n) for n in sizes if 2 * n <= whole)
+    yield from ((*around, (name, n)) for n in sizes if 2 * n <= whole)
 
 
 def _most_pixels(model: Model, config: Config) -> int:
@@ -231,7 +250,10 @@ def _most_pixels(model: Model, config: Config) -> int:
     shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
     several = len(config.reduce) > 1 and (config.threads > 1 or has_taps(model))
-    part = BLOCK_OF_L2 if model.unit.rows > 1 else BLOCK_OF_VECTORS if several else BLOCK_OF_PIXELS
+    if model.unit.rows > 1:
+        part = BLOCK_OF_L2 if len(model.dims[config.lane]) == 1 else BLOCK_OF_TAPS
+    else:
+        part = BLOCK_OF_VECTORS if several else BLOCK_OF_PIXELS
     return max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // part // (channels * model.bytes))
 
 
