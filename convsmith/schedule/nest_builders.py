@@ -106,7 +106,11 @@ class _VectorTiles(NestBuilder):
         ordered += outer.values()
         if not blocks and (roles := self.roles_around_classes()):
             images = {d.name for d in self.st.dims if d.sort == "images"}
-            around[:0] = takewhile(lambda x: x.role in roles or images.issuperset(x.dims), ordered)
+            sizes, moduli = self.st.extents, self.st.residues
+            equal = {n for n in sizes if sizes[n] % moduli.get(n, 1) == 0}  # in all classes
+            around[:0] = takewhile(
+                lambda x: images.issuperset(x.dims) or (x.role in roles and equal.issuperset(x.dims)), ordered
+            )
         around += [x for x in ordered if x not in around]
         steps = [x for x in (*blocks, *classes) if x.role == "k"]
         steps += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]

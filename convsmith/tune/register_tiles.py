@@ -112,12 +112,17 @@ def runs_of_taps(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]
     if not pairs or pairs[-1][0] != pixels[-1] or prod(loops.extents[t] for _, t in pairs) <= MAX_TAPS:
         return
     column, along = pairs[-1]
-    run = max(n for n in range(1, MAX_RUN_OF_TAPS + 1) if loops.extents[along] % n == 0)
+    run = _run(loops.extents[along])
     step = taps_apart(loops, steps, column, along)
     if run > 1:
         columns = _within(WIDTHS, loops.extents[column])
         sizes = {column: columns, lane: _vectors(loops, lane, lanes, VECTORS), along: [run]}
         yield Family(sizes, lambda tile: elements_at_once(tile[column], run, step))
+
+
+def _run(taps: int) -> int:
+    """Return the largest number of taps of a row that are unrolled and divide ``taps``."""
+    return max(n for n in range(1, MAX_RUN_OF_TAPS + 1) if taps % n == 0)
 
 
 def gathers(loops: Loops, lane: str, lanes: int, gathered: str) -> Iterator[Family]:
@@ -139,14 +144,18 @@ def rows_of_vectors(loops: Loops, lane: str, lanes: int, n: str, registers: int)
     """Yield tiles of several rows of vectors along the pixels ``lane``, for all of few channels ``n``.
 
     With all taps across the rows, a loaded vector serves every row whose window contains it. With all taps along the
-    rows too, a tile has no loops.
+    rows too, a tile has no loops. Where images have no rows, a tile has some taps of their only axis.
     """
     above = next((x for x in reversed(loops.of("m")) if x != lane and len(loops.axes[x]) == 1), "")
-    if not above:
-        return
     taps = [x for x in loops.of("k") if x not in loops.residues and loops.extents[x] > 1]
-    across, along = ([x for x in taps if loops.axes[x] == loops.axes[of]][:1] for of in (above, lane))
     channels, vectors = loops.extents[n], _vectors(loops, lane, lanes, range(1, registers))
+    if not above:
+        vectors = _vectors(loops, lane, lanes, range(1, MAX_VECTORS + 1))
+        for tap in [x for x in taps if loops.axes[x] == loops.axes[lane] and _run(loops.extents[x]) > 1]:
+            sizes = {n: [channels], lane: vectors, tap: [_run(loops.extents[tap])]}
+            yield Family(sizes, lambda tile: tile[lane] // lanes, MAX_PRODUCTS)
+        return
+    across, along = ([x for x in taps if loops.axes[x] == loops.axes[of]][:1] for of in (above, lane))
     sizes = {n: [channels], above: _within(ROWS_OF_VECTORS, loops.extents[above]), lane: vectors}
 
     def loaded(tile: Tile) -> int:

@@ -40,3 +40,17 @@ def test_results_in_memory_are_written_in_long_runs(sizes: str, pixels: int) -> 
     """A run of each channel begins on a page of its own. The widest tile of pixels begins the fewest runs."""
     config = default_config(parse_problem(f"--dir=BWD_D {FIRST} {sizes}").canonical(), AMX)
     assert config.lane == "ih_iw" and config.size("ih_iw") == pixels
+
+
+@pytest.mark.parametrize(("line", "tiles"), [
+    (f"--dir=BWD_W {LAST} --wtag=axb mb8ic3ih224oc64oh112kh7sh2ph3", (("mb", 1), ("oh", 14))),
+    (f"--dir=BWD_W {FIRST} mb1ic8ih256oc16oh256kh5ph2", (("oh", 16),)),
+    (f"--dir=BWD_W {LAST} --wtag=axb mb1ic3ih224oc64oh112kh7sh2ph3", ()),  # near caches hold packed factors
+])  # fmt: skip
+def test_taps_and_channels_that_are_lanes_are_packed_in_blocks_of_rows(
+    line: str, tiles: tuple[tuple[str, int], ...]
+) -> None:  # fmt: skip
+    """A block has rows of one image, and is packed when it is multiplied, in place of all pixels before the products."""
+    config = default_config(parse_problem(line).canonical(), AMX)
+    assert config.lane == "kw_ic" and config.tiles_at("cache") == tiles
+    assert config.staged("pack") == (() if tiles else ("src", "diff_dst"))

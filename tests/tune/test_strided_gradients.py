@@ -43,12 +43,17 @@ def test_pairs_of_channels_are_copied_where_many_results_share_them(line: str, l
         (f"--deconv {FIRST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oc,oh,ow", ["mb", "oc.o", "oh.r", "ow.r"]),
         (f"--deconv {FIRST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oh,ow,oc", ["mb", "oh.r", "ow.r", "oh"]),
         (f"--deconv {LAST} mb2ic24ih6oc32oh12kh4sh2ph1", "oc", "mb,oc,oh,ow", ["oh.r", "ow.r", "mb", "oc.o"]),
+        (f"--deconv {FIRST} mb2ic24ih6oc32oh12kh4sh2ph1", "ow", "mb,oh,ow,oc", ["mb", "oh", "ow.o", "oh.r"]),
+        (f"--deconv {FIRST} mb2ic24ih6oc32oh11kh3sh2ph1", "ow", "mb,oh,ow,oc", ["mb", "oh.r", "ow.r", "oh"]),
     ],
-    ids=["pixels-adjacent", "channels-within", "channels-adjacent"],
+    ids=["pixels-adjacent", "channels-within", "channels-adjacent", "rows-of-lanes", "classes-of-other-sizes"],
 )
 def test_classes_of_adjacent_pixels_run_in_turn(line: str, lane: str, order: str, loops: list[str]) -> None:
-    """Each class writes a part of every line of such a result, so that classes are within the loops around pixels."""
-    words = f"--target=avx512 --lane={lane} --register=ow:6,oc:16 --order={order} --reduce=kh,kw,ic"
+    """Each class writes a part of every line of such a result, so that classes are within the loops around pixels, and
+    within those over pixels that are lanes if all classes have as many.
+    """
+    tile = "ow:6,oc:16" if lane == "oc" else "ow:16,oc:4"
+    words = f"--target=avx512 --lane={lane} --register={tile} --order={order} --reduce=kh,kw,ic"
     with interning():
         made = plan(parse_problem(line), Config.parse(words), TARGETS["avx512"])
     assert [loop.name for loop in made.main.nest.made[:4]] == loops

@@ -101,6 +101,16 @@ def row_tiles(loops: Loops) -> list[dict[str, int]]:
     return list(fitting(rows_of_vectors(loops, "ow", 16, "oc", 32), loops, "ow", 16, 32))
 
 
+def test_images_without_rows_have_tiles_of_some_taps() -> None:
+    """Taps that divide the row are unrolled; a number of taps without such a divisor is not."""
+    for taps, run in ((33, 11), (9, 9), (31, 0)):
+        kinds, axes = {"oc": "n", "ow": "m", "kw": "k"}, {"oc": "", "ow": "w", "kw": "w"}
+        loops = replace(LOOPS, extents={"oc": 1, "ow": 360, "kw": taps}, kinds=kinds, axes=axes)
+        tiles = row_tiles(loops)
+        assert {t["kw"] for t in tiles} == ({run} if run else set())
+        assert max([t["ow"] for t in tiles], default=128) == 128
+
+
 def test_vectors_of_pixels_stay_in_registers_with_their_sums() -> None:
     rows_of_channels = {"oc": 1, **LOOPS.extents}
     loops = replace(LOOPS, extents=rows_of_channels, kinds={"oc": "n", **LOOPS.kinds}, axes={"oc": "", **LOOPS.axes})
