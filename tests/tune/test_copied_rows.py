@@ -50,7 +50,7 @@ def test_results_in_memory_are_written_in_long_runs(sizes: str, pixels: int) -> 
 def test_taps_and_channels_that_are_lanes_are_packed_in_blocks_of_rows(
     line: str, tiles: tuple[tuple[str, int], ...]
 ) -> None:  # fmt: skip
-    """A block has rows of one image, and is packed when it is multiplied; otherwise all pixels are before the products."""
+    """A block has rows of one image, and is packed when it is multiplied, and not before all products."""
     config = default_config(parse_problem(line).canonical(), AMX)
     assert config.lane == "kw_ic" and config.tiles_at("cache") == tiles
     assert config.staged("pack") == (() if tiles else ("src", "diff_dst"))
