@@ -27,6 +27,7 @@ from convsmith.network.apart import reasons_apart
 from convsmith.network.attention import with_attention
 from convsmith.network.attention_cost import attention_choice
 from convsmith.network.chaining import RowJoints, with_chains
+from convsmith.network.composed_products import with_composed_products
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
@@ -45,6 +46,7 @@ from convsmith.network.program import (
 )
 from convsmith.network.rearrangements import with_rearrangements
 from convsmith.network.repeated_pixels import with_deconvolutions
+from convsmith.network.resized_products import with_resized_products
 from convsmith.network.scratch import bounded, with_bounded_scratch
 from convsmith.network.shared_operands import with_shared_operands
 from convsmith.network.slices_in_place import with_slices
@@ -79,7 +81,8 @@ def program_of(
     target = machine or registry.target(settings.target, _TYPES)
     cold = target.with_cold_weights
     pays = attention_choice(machine, cold, threads, dtype)
-    plain = with_deconvolutions(folded(graph), cold, threads)
+    plain = with_composed_products(with_resized_products(folded(graph), cold, threads), cold, threads)
+    plain = with_deconvolutions(plain, cold, threads)
     attending = with_attention(plain, cold.l2.bytes // 2, cold.lanes(32), pays)
     whole = with_small_floats(with_shared_operands(attending), dtype)
     whole = with_rearrangements(whole, partial(operator_cycles, machine=cold))
