@@ -57,7 +57,7 @@ OFF = (
     "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",
     "pack_channels", "columns", "interleaved", "waited_near", "widen", "arriving_line", "late_line", "crossed_line",
     "result_step", "turned_pages", "streamed_weights", "channel_line",
-    "fragment_run",
+    "fragment_run", "fragment_line",
 )  # fmt: skip
 """Costs whose 0 means that the effect does not exist, or that it has the price of another cost."""
 CYCLES = {
@@ -71,7 +71,7 @@ CYCLES = {
     "waited_near": (0.2, 0.5, 1.0, 1.5), "widen": (0.15, 0.25, 0.5), "arriving_line": (4.0, 8.0, 16.0),
     "late_line": (10.0, 20.0, 40.0), "crossed_line": (0.5, 1.0, 2.0), "result_step": (0.1, 0.25, 0.4),
     "turned_pages": (16, 32, 64), "channel_line": (6.0, 13.0, 20.0),
-    "fragment_run": (20.0, 45.0, 90.0),
+    "fragment_run": (20.0, 45.0, 90.0), "fragment_line": (5.0, 10.0, 20.0),
 }  # fmt: skip
 """The values that are tried for those of them that are no sizes in bytes."""
 GIVEN = ("page", "temporaries", "weights_byte")

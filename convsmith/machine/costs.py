@@ -312,6 +312,10 @@ class Costs:
     """Cycles to begin a run of memory that results of a register tile of fragments fill, half a page or more from the
     next run, in a result that no near cache holds.
     """
+    fragment_line: float = 10
+    """Cycles to wait for a line of an image beyond near caches that a tile of fragments reads in a row of its own,
+    beside those rows that fill one fragment.
+    """
     fragment_pixel: float = 4
     """Cycles to begin a pixel in each register tile with some of its results, if the first-level cache holds all
     weights and the pixel comes from beyond it; otherwise loads hide this cost.

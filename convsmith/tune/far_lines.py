@@ -21,8 +21,8 @@ from convsmith.tune.windows import first_reads
 
 __all__ = [
     "copied_lines_of_memory", "is_in_memory", "keeps_rows_of_channels", "lines_of_memory",
-    "lines_of_pixels_of_a_page", "lines_of_short_rows", "lines_of_short_runs", "lines_out_of_order", "may_fetch_rows",
-    "outpaces_prefetcher", "rows_of_few_channels", "tiles_of_the_same_pixels",
+    "lines_of_pixels_of_a_page", "lines_of_rows_of_fragments", "lines_of_short_rows", "lines_of_short_runs",
+    "lines_out_of_order", "may_fetch_rows", "outpaces_prefetcher", "rows_of_few_channels", "tiles_of_the_same_pixels",
 ]  # fmt: skip
 
 FAR_IMAGES = 4
@@ -35,6 +35,8 @@ KEPT_ROWS = 3
 """Ratio of the second-level cache to the rows of a tile's pixels that it keeps until the tiles below read them, beside
 results and pixels above.
 """
+FIRST_LINES = 8
+"""Lines of a stream after which its prefetches are ahead."""
 PART_OF_PAGE = 8
 """Ratio of a page to the distance of two streams in it from which prefetchers follow only one of them."""
 SHARERS = 2
@@ -107,6 +109,23 @@ def lines_of_pixels_of_a_page(
     late = sum(t.number * t.pixels * min((t.pixels - 1) * apart, 1.0) for t in tiles)
     lines = st.a.bytes / facts.target.l1.line
     return (("memory_line", lines * late / sum(t.number * t.pixels for t in tiles)),)
+
+
+def lines_of_rows_of_fragments(
+    facts: SharedFacts, loops: Loops, config: Config, tiles: Sequence[TileCount]
+) -> Events:  # fmt: skip
+    """Return the events of waiting for the lines of images beyond near caches whose pixels are rows of fragments: each
+    row is a stream, of whose first lines prefetchers bring those of about as many streams as one fragment has rows.
+    """
+    st, costs = facts.st, facts.target.costs
+    plain = st.constant and config.realise == "peel" and loops.kinds[config.lane] == "n"
+    if not plain or st.a.name in config.packed or facts.src.get(Var(facts.k)) != 1 or st.a.bytes <= costs.images_near:
+        return ()
+    late = sum(t.number * max(t.pixels - facts.unit.rows, 0) for t in tiles)
+    lines = facts.traffic.of(config)[0].touched(facts.sizes)[0][0] / facts.target.l1.line
+    row = facts.sizes[facts.k] * facts.bytes / facts.target.l1.line
+    lines *= min(1.0, FIRST_LINES / row)
+    return (("fragment_line", lines * late / sum(t.number * t.pixels for t in tiles)),)
 
 
 def rows_of_few_channels(facts: SharedFacts) -> str:

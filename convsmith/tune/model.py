@@ -25,6 +25,7 @@ from convsmith.tune.far_lines import (
     copied_lines_of_memory,
     lines_of_memory,
     lines_of_pixels_of_a_page,
+    lines_of_rows_of_fragments,
     lines_of_short_rows,
     lines_of_short_runs,
     lines_out_of_order,
@@ -157,6 +158,8 @@ class Model(SharedFacts):
                 stores = ("scatter_clash", self.evicted_stores(lane, tile, t.pixels, t.sums))
                 runs = runs_of_results(self, lane, tile, t)
                 yield Section(t.number, (("write-back", (*self.written(lane, tile, t.pixels, t.sums), stores, runs)),))
+            if waits := lines_of_rows_of_fragments(self, loops, config, tiles):
+                yield Section(1, (("far memory", waits),))
             fragments = sum(-(-t.pixels // self.unit.rows) * t.vectors * t.number for t in tiles)
             if again > 0:
                 yield Section(again, (("sums between blocks", (("fragment_move_far", 2 * fragments),)),))

@@ -1,4 +1,6 @@
-"""Images and results of fragments that exceed caches: copies in blocks of rows, and results in long runs of memory."""
+"""Images and results of fragments that exceed caches: copies in blocks of rows, results in long runs of memory, and
+few pixels at once.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +56,13 @@ def test_taps_and_channels_that_are_lanes_are_packed_in_blocks_of_rows(
     config = default_config(parse_problem(line).canonical(), AMX)
     assert config.lane == "kw_ic" and config.tiles_at("cache") == tiles
     assert config.staged("pack") == (() if tiles else ("src", "diff_dst"))
+
+
+@pytest.mark.parametrize(("sizes", "pixels"), [
+    ("mb1ic256ih104oc12oh104kh1", 16),
+    ("mb1ic256ih52oc12oh52kh1", 64),  # a near cache holds the image
+])  # fmt: skip
+def test_pixels_of_an_image_in_memory_fill_one_fragment(sizes: str, pixels: int) -> None:
+    """Each pixel is a stream; with more of them than a fragment has rows, the first lines of each arrive late."""
+    config = default_config(parse_problem(f"{LAST} {sizes}").canonical(), AMX)
+    assert config.realise == "peel" and config.size("mb_oh_ow") == pixels

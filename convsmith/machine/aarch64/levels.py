@@ -29,7 +29,8 @@ _BITS = 128
 _SHUFFLES = ("zip", "tbl")
 _COSTS = Costs(
     multiply_add=0.5, broadcast=0.5, latency=4.0, fragment_product=1.0, fragment_move=1.0, fragment_move_far=1.0,
-    fragment_row=0.5, fragment_turn=25, fragment_configuration=0, fragment_finish=2, fragment_run=0, fragment_pixel=0,
+    fragment_row=0.5, fragment_turn=25, fragment_configuration=0, fragment_finish=2, fragment_run=0, fragment_line=0,
+    fragment_pixel=0,
 )  # fmt: skip
 """Costs of a core with two vector units; a product of matrices is two instructions."""
 _ONE_PRODUCT = replace(_COSTS, fragment_product=0.5, fragment_move=0.5, fragment_move_far=0.5)
