@@ -103,6 +103,7 @@ SCALAR = {
     "padding-alone": ("--dt=bf16 mb16ic32iw1oc32ow1kw1sw2pw1", "no element of src is there"),
 }  # fmt: skip
 """Problems whose kernels have no fragments, each with the reason."""
+BYTES = "--dt=u8:s8:s32 --attr-zero-points=src:common:3"
 SMALL = {
     "sixteen-lanes": ("xe_hpc", f"{LAST} --dt=bf16:bf16:f32 mb1ic5iw7oc5ow7kw1",
                       _words("m8n16k16_bf16", "--register=oc:16,ow:8 --group=oc:16,ow:8,ic:16")),
@@ -288,6 +289,14 @@ def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
         plan = plan_for(problem, config, machine)
         found = dict(decisions(plan))
     assert not plan.decided.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
+
+
+def test_explain_says_why_zero_points_of_each_factor_leave_no_fragments() -> None:
+    machine, problem = target("xe_hpc"), parse_problem(f"{LAST} {BYTES} mb32ic64ih28oc64oh28kh3ph1")
+    words = "--target=xe_hpc --lane=oc --register=oc:16,ow:4 --group=oc:16,ow:4 --realise=mask --offsets=each"
+    with interning():
+        found = dict(decisions(plan_for(problem, Config.parse(words), machine)))
+    assert "--offsets=sums subtracts them from the sums" in found["fragments"]
 
 
 @pytest.mark.parametrize("kind", ["tails", "eight-lanes"])
