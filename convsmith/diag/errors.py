@@ -9,6 +9,8 @@ escaped in it.
 
 from __future__ import annotations
 
+from copy import copy
+
 from convsmith.diag.printable import LINES, printable
 
 __all__ = ["ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError"]
@@ -26,6 +28,13 @@ class ConvsmithError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def located(self, place: str) -> ConvsmithError:
+        """Return the same error with a message that begins with the ``place`` where it occurred."""
+        found = copy(self)
+        found.message = printable(f"{place}: {self.message}", LINES)
+        found.args = (*self.args[:-1], found.message)
+        return found
 
 
 class UsageError(ConvsmithError):

@@ -150,7 +150,7 @@ class _Builder:
         try:
             return function()
         except ConvsmithError as error:
-            raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
+            raise error.located(f"{self._graph.name}: node {node.name}") from None
 
     # -- kernels
     def _bounded_nodes(self) -> tuple[NetworkNode, ...]:

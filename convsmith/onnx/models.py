@@ -364,7 +364,7 @@ def _call(model: OnnxModel, node: ModelNode) -> KernelCall:
     except ConvsmithError as error:
         if error.code == "shape" and str(error).startswith(model.name):
             raise
-        raise type(error)(f"{model.name}: node {node.name}: {error}", code=error.code) from None
+        raise error.located(f"{model.name}: node {node.name}") from None
 
 
 def _fill_in(model: str, inputs: Mapping[str, Any], shapes: Shapes) -> None:

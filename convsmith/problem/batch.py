@@ -160,7 +160,7 @@ def _at(place: str | None) -> Iterator[None]:
     except (UsageError, UnsupportedError) as error:
         if place is None:
             raise
-        raise type(error)(f"{place}: {error}", code=error.code) from None
+        raise error.located(place) from None
 
 
 def _with_option(options: Mapping[str, str], word: str) -> dict[str, str]:

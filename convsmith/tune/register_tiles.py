@@ -28,6 +28,8 @@ VECTORS = (1, 2)
 """Vectors of channels per window tile: one, or the number that the caches fetch at once."""
 MAX_RUN_OF_TAPS = 11
 """Maximum number of taps of a row that are unrolled where there are more than `MAX_TAPS`."""
+MAX_RUNS_OF_TAPS = 4
+"""Maximum number of such runs where images have one axis: tiles at borders take long for each run."""
 FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""
 GATHERED = 4
@@ -151,9 +153,10 @@ def rows_of_vectors(loops: Loops, lane: str, lanes: int, n: str, registers: int)
     channels, vectors = loops.extents[n], _vectors(loops, lane, lanes, range(1, registers))
     if not above:
         vectors = _vectors(loops, lane, lanes, range(1, MAX_VECTORS + 1))
-        for tap in [x for x in taps if loops.axes[x] == loops.axes[lane] and _run(loops.extents[x]) > 1]:
-            sizes = {n: [channels], lane: vectors, tap: [_run(loops.extents[tap])]}
-            yield Family(sizes, lambda tile: tile[lane] // lanes, MAX_PRODUCTS)
+        for tap in [x for x in taps if loops.axes[lane] and loops.axes[x] == loops.axes[lane]]:
+            run = _run(loops.extents[tap])
+            if 1 < run and loops.extents[tap] <= MAX_RUNS_OF_TAPS * run:
+                yield Family({n: [channels], lane: vectors, tap: [run]}, lambda tile: tile[lane] // lanes, MAX_PRODUCTS)
         return
     across, along = ([x for x in taps if loops.axes[x] == loops.axes[of]][:1] for of in (above, lane))
     sizes = {n: [channels], above: _within(ROWS_OF_VECTORS, loops.extents[above]), lane: vectors}

@@ -23,6 +23,9 @@ def test_code_and_text_survive_pickling(error: errors.ConvsmithError, code: str,
         assert type(e) is type(error)
         assert isinstance(e, errors.ConvsmithError)
         assert (e.code, str(e)) == (code, text)
+        located = e.located("net.onnx: node a")
+        assert type(located) is type(error) and (located.code, str(located)) == (code, f"net.onnx: node a: {text}")
+        assert str(pickle.loads(pickle.dumps(located))) == str(located) and str(e) == text
 
 
 def test_internal_error_ends_in_the_command_that_shows_it_again() -> None:

@@ -168,7 +168,7 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
         assert not ProductShape.of(st, target, config).dot
         named = config.changed(instruction="vpdpbusd_512")
         if not error:
-            assert ProductShape.of(st, target, named) == ProductShape(16, 4, True, name="vpdpbusd_512")
+            assert ProductShape.of(st, target, named) == ProductShape(16, 4, True, name="vpdpbusd_512", bits=512)
             return
         with pytest.raises(ConfigError) as caught:
             ProductShape.of(st, target, named)

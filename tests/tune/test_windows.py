@@ -102,8 +102,8 @@ def row_tiles(loops: Loops) -> list[dict[str, int]]:
 
 
 def test_images_without_rows_have_tiles_of_some_taps() -> None:
-    """Taps that divide the row are unrolled; a number of taps without such a divisor is not."""
-    for taps, run in ((33, 11), (9, 9), (31, 0)):
+    """A part of the taps that divides them is unrolled, if there are few such parts."""
+    for taps, run in ((33, 11), (9, 9), (31, 0), (87, 0)):
         kinds, axes = {"oc": "n", "ow": "m", "kw": "k"}, {"oc": "", "ow": "w", "kw": "w"}
         loops = replace(LOOPS, extents={"oc": 1, "ow": 360, "kw": taps}, kinds=kinds, axes=axes)
         tiles = row_tiles(loops)
