@@ -29,7 +29,8 @@ def test_the_distribution_of_a_suite(tmp_path: Path) -> None:
     result = run(*FEW, "--vs", "torch", "--png", str(picture))
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert sum("  yes  " in line for line in lines) == 4  # each is verified
+    again = [n for n, line in enumerate(lines) if line.startswith("measured again")]
+    assert sum("  yes  " in line for line in lines[: again[0] if again else None]) == 4  # each is verified
     assert "time of torch / ours" in lines and "time at the roofline / ours" in lines
     assert next(line for line in lines if line.startswith("all ")).split()[1].isdigit()
     worst = lines[lines.index("the worst beside torch, and what holds them back") + 1 :]
