@@ -20,7 +20,7 @@ from convsmith.runtime.threads import available_cpus
 from convsmith.tune.compile import compile_problem, is_ready
 from convsmith.tune.vector_width import machine_of
 
-__all__ = ["compile_ahead", "not_cached"]
+__all__ = ["called_side_by_side", "compile_ahead", "not_cached"]
 
 
 MachineFor = Callable[[Problem], Machine]
@@ -43,15 +43,21 @@ def compile_ahead(
 
     A problem without a legal kernel is left to `compile`, which reports the reason.
     """
-    processes = min(available_cpus(), len(problems))
-    if processes > 1:
 
-        def compile_one(n: int) -> None:
-            compile_problem(problems[n], target=machine_for(problems[n]), threads=threads)
+    def compile_one(n: int) -> None:
+        compile_problem(problems[n], target=machine_for(problems[n]), threads=threads)
 
-        yield from in_children(compile_one, len(problems), processes)
+    yield from called_side_by_side(compile_one, len(problems))
+
+
+def called_side_by_side(compile_one: Callable[[int], object], count: int) -> Generator[None, None, None]:
+    """Call ``compile_one`` with each number below ``count``, in as many processes as there are CPUs, or in this one if
+    that is one; yield after each call. The caller meets the errors again, and reports them.
+    """
+    if (processes := min(available_cpus(), count)) > 1:
+        yield from in_children(compile_one, count, processes)
         return
-    for problem in problems:
+    for n in range(count):
         with suppress(ConvsmithError):
-            compile_problem(problem, target=machine_for(problem), threads=threads)
+            compile_one(n)
         yield

@@ -6,13 +6,12 @@ Most works are known before it is known which convolutions become chains. Other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeAlias
 
-from convsmith.codegen.child import Children, in_children
+from convsmith.codegen.child import Children
 from convsmith.compiler.operator import is_operator_ready, operator_artifact
-from convsmith.diag.errors import ConvsmithError
-from convsmith.frontend.side_by_side import MachineFor, not_cached
+from convsmith.frontend.side_by_side import MachineFor, called_side_by_side, not_cached
 from convsmith.machine.base import Machine
 from convsmith.network.graph import Work
 from convsmith.problem.problem import Problem
@@ -44,15 +43,8 @@ def compile_works(
 
 
 def _compile(works: Sequence[Work], one: Callable[[int], None], advance: Callable[[], None]) -> None:
-    """Compile `works` by `one`, which gets the number of a work: side by side, or, on one CPU, in this process."""
-    processes = min(available_cpus(), len(works))
-    if processes > 1:
-        for _ in in_children(one, len(works), processes):
-            advance()
-        return
-    for n in range(len(works)):
-        with suppress(ConvsmithError):
-            one(n)
+    """Compile `works` side by side by `one`, which gets the number of a work."""
+    for _ in called_side_by_side(one, len(works)):
         advance()
 
 

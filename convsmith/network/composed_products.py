@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convsmith.machine.base import Machine
+from convsmith.network.added_moves import add_transposed
 from convsmith.network.graph import Graph, NetworkNode
-from convsmith.network.image import NetworkValue
 from convsmith.network.layouts import LAST
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.resized_products import is_product_of_pixels
@@ -63,16 +63,9 @@ def with_composed_products(graph: Graph, machine: Machine, threads: int = 1) -> 
         constants[names["bia"]] = (square @ inner.bias + np.reshape(bias, -1)).astype(weights.dtype)
         source = inner.node.arguments["src"]
         if isinstance(inner.node.work, Matmul):
-            kind, last = work.dt[0], (work.mb, *work.i, made.ic)
-            moves: tuple[tuple[Reshape | Transpose, tuple[int, ...]], ...] = (
-                (Reshape(kind, prod(last)), last),
-                (Transpose(kind, last, _channels_second(len(last))), made.src_shape),
-            )
-            for n, (move, shape) in enumerate(moves):
-                name = f"{node.output}.composed{n}"
-                values[name] = NetworkValue(name, shape, kind)
-                nodes.append(NetworkNode(move, {"src": source}, name, inner.node.names))
-                source = name
+            last = (work.mb, *work.i, made.ic)
+            prefix, axes = f"{node.output}.composed", _channels_second(len(last))
+            source = add_transposed(source, work.dt[0], last, axes, prefix, inner.node.names, values, nodes)
         names_of_both = tuple(dict.fromkeys((*inner.node.names, *node.names)))
         nodes.append(NetworkNode(made, {**node.arguments, **names, "src": source}, node.output, names_of_both))
     if len(constants) == len(graph.constants):

@@ -6,10 +6,10 @@ in memory, so that one product with more rows reads the keys where they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from convsmith.network.added_moves import add_transposed
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.image import NetworkValue
 from convsmith.network.operators.expand import Expand
@@ -84,15 +84,7 @@ def _added(
     order = sorted(range(len(view.shape)), key=lambda n: (-view.strides[n], view.shape[n] > 1))
     if [n for n in order if view.shape[n] > 1] == [n for n in range(len(order)) if view.shape[n] > 1]:
         return source
-    in_memory = tuple(view.shape[n] for n in order)
+    in_memory = [view.shape[n] for n in order]
+    axes = [order.index(n) for n in range(len(order))]
     kind = graph.values[source].type
-    made: Sequence[tuple[Reshape | Transpose, tuple[int, ...]]] = (
-        (Reshape(kind, prod(in_memory)), in_memory),
-        (Transpose(kind, in_memory, tuple(order.index(n) for n in range(len(order)))), view.shape),
-    )
-    for n, (work, shape) in enumerate(made):
-        name = f"{node.output}.shared{n}"
-        values[name] = NetworkValue(name, shape, kind)
-        nodes.append(NetworkNode(work, {"src": source}, name, (node.name,)))
-        source = name
-    return source
+    return add_transposed(source, kind, in_memory, axes, f"{node.output}.shared", (node.name,), values, nodes)

@@ -41,9 +41,8 @@ def in_blocks_of_copied_rows(facts: SharedFacts, loops: Loops, config: Config) -
     weights = facts.terms * facts.sizes[facts.n] * size
     row = facts.st.a.layout.shape[-1] * facts.sizes[facts.k] * size
     step, more = window_rows(facts, name)
-    if PART * max(weights, (facts.sizes[name] * step + more) * row) <= facts.target.l2.bytes:
+    kept = facts.target.l2.bytes // PART
+    if weights > kept or (facts.sizes[name] * step + more) * row <= kept:
         return config
     most = most_rows(facts, name, row, PART)
-    if PART * weights > facts.target.l2.bytes or not 1 < most < facts.sizes[name]:
-        return config
-    return config.changed(cache=((name, most),))
+    return config.changed(cache=((name, most),)) if 1 < most < facts.sizes[name] else config

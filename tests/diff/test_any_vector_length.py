@@ -123,28 +123,30 @@ def test_any_config_is_exact_at_any_length(name: str) -> None:
     check(line_of(line), config, UNITS[:3])
 
 
+def check_any_sizes(made_for: str, *called_with: str) -> None:
+    """Check that a kernel for any sizes has scalable vectors, and is exact at these calls and several lengths."""
+    kernel = cs.compile(made_for, target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
+    assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
+    for line in called_with:
+        q = parse_problem(line)
+        for units in UNITS[:3]:
+            check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
+
+
 @pytest.mark.parametrize("options", ["--dt=u8:s8:u8", ""], ids=["bytes", "f32"])
 def test_kernels_for_any_sizes_are_exact_at_any_length(options: str) -> None:
     skip_without_emulator(LEVEL)
     line = f"{options} {NHWC}"
-    kernel = cs.compile(f"{line}{SMALL}", target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
-    assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
-    for sizes in ("mb1ic8ih4iw9oc44oh4ow9", "mb3ic8ih7iw3oc44oh7ow3"):
-        q = parse_problem(f"{line}{sizes}kh3kw3ph1pw1")
-        for units in UNITS[:3]:
-            check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
+    sizes = ("mb1ic8ih4iw9oc44oh4ow9", "mb3ic8ih7iw3oc44oh7ow3")
+    check_any_sizes(f"{line}{SMALL}", *(f"{line}{x}kh3kw3ph1pw1" for x in sizes))
 
 
 def test_kernels_for_any_sizes_with_channels_first_are_exact_at_any_length() -> None:
     """With one tap, vectors are of pixels of a row, whose number a call gives."""
     skip_without_emulator(LEVEL)
     line = "--stag=abx --dtag=abx "
-    kernel = cs.compile(f"{line}mb1ic8ih5iw9oc12oh5ow9kh1kw1", target=LEVEL.name, threads=1, dynamic="mb,ih,iw")
-    assert kernel.artifact is not None and "<vscale x" in kernel.llvm()
-    for sizes in ("mb1ic8ih2iw21oc12oh2ow21", "mb2ic8ih3iw6oc12oh3ow6"):
-        q = parse_problem(f"{line}{sizes}kh1kw1")
-        for units in UNITS[:3]:
-            check_emulated(q, at_call(kernel.artifact, q), random_arrays(q, 0), sve_processor(units))
+    sizes = ("mb1ic8ih5iw9oc12oh5ow9", "mb1ic8ih2iw21oc12oh2ow21", "mb2ic8ih3iw6oc12oh3ow6")
+    check_any_sizes(*(f"{line}{x}kh1kw1" for x in sizes))
 
 
 def random_line(seed: int) -> str:

@@ -34,7 +34,7 @@ _COSTS = Costs(
 )  # fmt: skip
 """Costs of a core with two vector units; a product of matrices is two instructions."""
 _ONE_PRODUCT = replace(_COSTS, fragment_product=0.5, fragment_move=0.5, fragment_move_far=0.5)
-"""The same costs where a product of matrices is one instruction."""
+"""Costs of such a core for rows whose product of matrices is one instruction."""
 _SCALABLE_COSTS = replace(_COSTS, temporaries=3)
 """Products of scalable vectors have no form by element. LLVM loads the elements of several products ahead, each into a
 register of its own, and keeps sums in memory where none are left.

@@ -124,4 +124,4 @@ def _scalable(row: Instruction) -> Instruction:
 
 INSTRUCTIONS = tuple(_product(*kind) for kind in _KINDS)
 SCALED = tuple(replace(row, scaled=_scalable(row)) for row in INSTRUCTIONS)
-"""The same rows, each with the scalable row that applies it to every unit."""
+"""Rows of NEON, each with the scalable row that applies it to every unit."""
