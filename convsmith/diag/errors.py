@@ -9,8 +9,6 @@ escaped in it.
 
 from __future__ import annotations
 
-from copy import copy
-
 from convsmith.diag.printable import LINES, printable
 
 __all__ = ["ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError"]
@@ -31,9 +29,11 @@ class ConvsmithError(Exception):
 
     def located(self, place: str) -> ConvsmithError:
         """Return the same error with a message that begins with the ``place`` where it occurred."""
-        found = copy(self)
-        found.message = printable(f"{place}: {self.message}", LINES)
-        found.args = (*self.args[:-1], found.message)
+        message = printable(f"{place}: {self.message}", LINES)
+        # Not `copy.copy`: libraries of clusters register a way to pickle every exception, and copies made by it share
+        # their attributes with the original.
+        found = type(self).__new__(type(self), *self.args[:-1], message)
+        vars(found).update(vars(self), message=message)
         return found
 
 

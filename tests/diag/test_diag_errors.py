@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copyreg
 import pickle
 
 import pytest
@@ -26,6 +27,19 @@ def test_code_and_text_survive_pickling(error: errors.ConvsmithError, code: str,
         located = e.located("net.onnx: node a")
         assert type(located) is type(error) and (located.code, str(located)) == (code, f"net.onnx: node a: {text}")
         assert str(pickle.loads(pickle.dumps(located))) == str(located) and str(e) == text
+
+
+def test_a_located_error_leaves_the_original_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages that pickle tracebacks, which clusters import, register a reduction whose copies share their dict."""
+    error = errors.UnsupportedError("amx")
+    monkeypatch.setitem(copyreg.dispatch_table, errors.UnsupportedError, lambda e: (_shared, (e,)))
+    assert (str(error.located("net.onnx: node a")), str(error)) == ("net.onnx: node a: amx", "amx")
+
+
+def _shared(error: errors.UnsupportedError) -> errors.UnsupportedError:
+    made = errors.UnsupportedError.__new__(errors.UnsupportedError)
+    made.__dict__ = error.__dict__
+    return made
 
 
 def test_internal_error_ends_in_the_command_that_shows_it_again() -> None:
