@@ -8,18 +8,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
+from devices import SPLIT
 
+from convsmith.compiler.driver import emit, lower
+from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import ConvsmithError
+from convsmith.ir.intern import one_table
 from convsmith.machine.nvidia.host import capability
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
 from convsmith.runtime.cuda import check_device
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.process import WorkerProcess
-from ptx.hopper_configs import KINDS, LAST
+from ptx.hopper_configs import KINDS, LAST, forward
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import EVERY, LAYERS
 from ptx.test_other_realisations import CASES
+from ptx.test_quads import KINDS as QUADS
+from schedule.test_diagonal import KINDS as DIAGONAL
+from schedule.test_zero_terms import KINDS as ZEROS
 
 WORKER = Path(__file__).parents[2] / "benchmarks" / "gpu_worker.py"
 SECONDS = 40.0
@@ -37,6 +50,42 @@ DEFAULTS = (
     f"{LAST} mb2ic64ih14oc64oh14kh3ph1", "mb2ic64ih14oc64oh14kh3ph1",
 )  # fmt: skip
 """Problems with the default config of sm_90a."""
+_WIDE = forward(128, 128, slots=6, row="wgmma_m64n128k16_bf16")
+_NARROW = forward(128, 64, slots=4, row="wgmma_m64n64k16_bf16")
+_WIDEST = forward(128, 256, slots=3, row="wgmma_m64n256k16_bf16")
+_THIRDS = forward(192, 256, slots=4, row="wgmma_m64n128k16_bf16")
+_ROUNDS = f"{LAST} --dt=bf16 mb620ic64ih8oc{{}}oh8kh1"
+_TAPS = f"{LAST} --dt=bf16 mb620ic64ih8iw8oc64oh8ow8kh1kw3ph0pw1"
+ROUNDS = {
+    "teams": (_ROUNDS.format(128), f"{_WIDE} --teams=2"),
+    "teams and an epilogue": (f"--dir=FWD_B --attr-post-ops=sum+relu {_ROUNDS.format(120)}", f"{_WIDE} --teams=2"),
+    "teams and blocks of tiles": (
+        _ROUNDS.format(256), f"{_WIDE} --teams=2 --l2=mb_oh_ow:2048 --order=oc,mb_oh_ow"),
+    "resident weights": (_TAPS, f"{_NARROW} --resident=wei"),
+    "resident weights and stored tiles": (_TAPS, f"{_NARROW} --resident=wei".replace("src,wei", "src,wei,dst")),
+    "resident weights of clusters": (_TAPS, f"{_NARROW} --resident=wei --cluster=mb_oh_ow:2"),
+    "stored tiles": (_ROUNDS.format(256), _WIDEST.replace("src,wei", "src,wei,dst")),
+    "stored tiles in parts": (
+        _ROUNDS.format(256), f"{_WIDEST} --store_parts=2".replace("src,wei", "src,wei,dst")),
+    "registers of other threads": (_ROUNDS.format(256), _THIRDS),
+    "groups side by side whose weights stay": (
+        "--stag=axb --dtag=axb --dt=bf16 g8mb620ic64ih8iw8oc64oh8ow8kh1kw3ph0pw1",
+        f"{_NARROW} --pack=wei --diagonal=g:8 --resident=wei --order=mb_oh_ow,g,oc",
+    ),
+    "phases": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb310ic64ih16oc64oh8kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 --buffers=4 "
+        "--group=mb_ih_iw:128,ic:64,oc:64 --shared=diff_dst,wei --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
+}  # fmt: skip
+"""Problems of sm_90a with configs under which a group computes several tiles on a GPU of 132 units."""
+OF_CPUS = {
+    "k_step", "cache", "first_last_tile", "remainder", "restrict", "table", "unfold", "pack_at", "stream", "fetch",
+    "flip", "spill_sums", "pieces", "outline", "vector_registers", "winograd", "block", "threads", "compute_at", "halo",
+}  # fmt: skip
+"""Words of configs that kernels of threads do not have."""
+OF_XE = {"fragments", "register_file"}
+"""Words of configs that kernels of sub-groups alone have."""
 
 
 def _kernels() -> Iterator[tuple[str, str, str, str]]:
@@ -51,6 +100,17 @@ def _kernels() -> Iterator[tuple[str, str, str, str]]:
     for level in ("sm_70", "sm_80", "sm_90a"):
         for name, (line, words) in EVERY.items():
             yield f"threads: {name} {level}", level, line, f"--target={level} --pack= {words}"
+    for name, (line, words) in QUADS.items():
+        yield f"quads: {name}", "sm_90a", line, f"--target=sm_90a --pack= {words}"
+    for name, (line, words) in ROUNDS.items():
+        yield f"several tiles: {name}", "sm_90a", line, f"--target=sm_90a --realise=hardware --pack= {words}"
+    for level in ("sm_80", "sm_90a"):
+        for name, (line, words) in SPLIT.items():
+            yield f"split barriers: {name} {level}", level, line, f"--target={level} --pack= {words}"
+    for name, (line, config) in DIAGONAL.items():
+        yield f"side by side: {name}", Config.parse(config).target, line, config
+    for name, (line, words, level) in ZEROS.items():
+        yield f"packed zeros: {name}", level, line, f"--target={level} {words}"
     for line in DEFAULTS:
         yield f"default: {line}", "sm_90a", line, ""
 
@@ -68,6 +128,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def worker(level: str, folder: Path) -> WorkerProcess:
     """Return the process that runs kernels of a level."""
     return WorkerProcess((sys.executable, str(WORKER), level, str(folder)), SECONDS)
+
+
+def test_every_word_of_a_config_has_a_kernel() -> None:
+    """The text of a config has the words that differ from their defaults."""
+    texts = (str(Config.parse(config)) for _, _, config in KERNELS.values() if config)
+    found = {word.partition("=")[0].removeprefix("--") for text in texts for word in text.split()}
+    assert found == {*CONFIG_ROWS} - OF_CPUS - OF_XE
+
+
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_a_group_computes_several_tiles(kind: str) -> None:
+    level, line, words = KERNELS[f"several tiles: {kind}"]
+    with no_collection(), one_table():
+        plan = plan_for(parse_problem(line), Config.parse(words), target(level))
+        launch = emit(plan, lower(plan)).entries["main"].launch
+    device = target(level).device
+    assert device is not None and prod(launch.grid) % device.units.count == 0
 
 
 @pytest.mark.parametrize("kind", KERNELS)
