@@ -23,6 +23,7 @@ from report import Report
 from convsmith.machine.registry import target
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.database import IN_MEMORY, Database
+from convsmith.tune.reach import Reach
 from convsmith.tune.search import search
 from convsmith.tune.workers import Workers
 
@@ -69,7 +70,7 @@ def measured(shape: str, workers: Workers) -> dict[str, Any]:
     with Database(IN_MEMORY) as database:
         local = search(problem, level, 1, LOCAL_SECONDS, database, workers)
     with Database(IN_MEMORY) as database:
-        every = search(problem, level, 1, EVERY_SECONDS, database, workers, exhaustive=True)
+        every = search(problem, level, 1, EVERY_SECONDS, database, workers, exhaustive=Reach())
     assert local.best is not None and every.best is not None
     shares = [share_of(problem, local, every, workers) for _ in range(SHARES)]
     return {

@@ -26,6 +26,7 @@ from convsmith.tune.device_space import space_of
 from convsmith.tune.hints import hints
 from convsmith.tune.measured import best_of
 from convsmith.tune.origin import machine_key, machine_text
+from convsmith.tune.reach import MAX_PREDICTED_RATIO, Reach, configs_in_reach
 from convsmith.tune.recall import database_path
 from convsmith.tune.report import model_errors
 from convsmith.tune.search import Outcome, search
@@ -47,12 +48,18 @@ __all__ = ["opened", "time_text", "tune"]
     "--space", is_flag=True, help="Print the space around the model's choice, with --wide all configs; measure none.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every config within reach that the model does not rule out.")
+@click.option(
+    "--within", type=click.FloatRange(1.0), metavar="RATIO",
+    help=f"Expected time, relative to the least, that rules a config out; by default {MAX_PREDICTED_RATIO}.",
+)
+@click.option("--along", metavar="DIMENSION,...", help="Dimensions of the steps (see --space); by default all.")
 @click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @problem_options
 @input_option
 def tune(
     source: str, budget: float, threads: int | None, target: str | None, layout: str, cluster: str | None, report: bool,
-    space: bool, exhaustive: bool, wide: bool, inputs: ModelInputs, **options: str | bool | None,
+    space: bool, exhaustive: bool, within: float | None, along: str | None, wide: bool, inputs: ModelInputs,
+    **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Search for the fastest config of each problem: a network (resnet50, mobilenet_v2, vgg16), a descriptor, a file of
     descriptors, or the convolutions of an ONNX model.
@@ -60,7 +67,7 @@ def tune(
     Every measurement is kept in the database (CONVSMITH_DATABASE), and every later `compile` on this machine uses the
     best one. An interrupted search keeps what it has measured, and a later one goes on from there. An exhaustive search
     measures every config that steps reach through configs which the model expects to take at most 1.8 of the least
-    time; the budget ends it too.
+    time (--within), along all dimensions of the space (--along); the budget ends it too. With --space, it counts them.
     """
     if report:
         _report()
@@ -68,6 +75,9 @@ def tune(
     if exhaustive and cluster is not None:
         why = "--exhaustive searches on this machine; legal with --cluster is a search without it"
         raise UsageError(why, code="bad-option")
+    if not exhaustive and (within is not None or along is not None):
+        raise UsageError("--within and --along are for --exhaustive", code="bad-option")
+    reach = Reach(within or MAX_PREDICTED_RATIO, tuple(along.split(",")) if along else ()) if exhaustive else None
     if not source:
         raise UsageError("tune needs a network, a descriptor or a file, or --report", code="no-problem")
     check_choices(target, None, runs=cluster is None and not space)
@@ -79,7 +89,7 @@ def tune(
         count = 1  # one thread of the host launches a kernel
     if space:
         for p in listed.problems:
-            _space(p.canonical(), listed.text(p), target, count, wide)
+            _space(p.canonical(), listed.text(p), target, count, wide, reach)
         return
     if budget == 0:
         note(f"budget 0: nothing is measured, and the model's choices stay ({len(texts)} problems)")
@@ -108,7 +118,7 @@ def tune(
                     near = hints(problem, level, count, database)
                     left = max(share, 0.0)
                     outcomes.append(
-                        search(problem, level, count, left, database, workers, near, tell, exhaustive=exhaustive)
+                        search(problem, level, count, left, database, workers, near, tell, exhaustive=reach)
                     )
                     with bar.aside():
                         rows.row(_cells(text, outcomes[-1]))
@@ -148,14 +158,22 @@ def _on_cluster(
     click.get_current_context().exit(1 if failed else 0)
 
 
-def _space(problem: Problem, text: str, target: str | None, threads: int, wide: bool) -> None:
+def _space(
+    problem: Problem, text: str, target: str | None, threads: int, wide: bool, reach: Reach | None
+) -> None:  # fmt: skip
     """Print the number of configs one step away from the model's choice along each dimension, and the refused configs;
-    if ``wide``, each config that makes a kernel.
+    if ``wide``, each config that makes a kernel. With a ``reach``, print the number of configs in it, or each of them.
     """
     level = known_target(target) if target else machine_of(problem)
     with interning():
         made = space_of(problem, level, threads)
         note(f"{text}\nfrom {made.seeds[0]}, one of {len(made.seeds)} candidates of the model")
+        if reach is not None:
+            every = list(configs_in_reach(made, reach, (), lambda config: not made.refusal(config)))
+            note(f"    {len(every)} configs that are expected to take at most {reach.ratio:g} of the least time")
+            for config in every if wide else ():
+                note(f"        {config}")
+            return
         steps = made.census(made.seeds[0])
     total: Counter[str] = Counter()
     for dimension, (legal, refused) in steps.items():

@@ -22,6 +22,7 @@ from convsmith.codegen.divisions import divided
 from convsmith.codegen.facts import Facts
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
+from convsmith.codegen.lane_masks import run_on_lanes
 from convsmith.codegen.llvm_text import METHODS, FunctionEmitter
 from convsmith.codegen.matrix_stores import store_matrices
 from convsmith.codegen.scaled_quotients import SCALED
@@ -30,7 +31,7 @@ from convsmith.codegen.written_buffers import written_buffers
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
-from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
+from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, conj, make_sum
 from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.shared import ALIGNMENT, taken_bytes
@@ -244,11 +245,16 @@ class ThreadEmitter(FunctionEmitter):
             call = DialectCall(tuple(lines), tuple(row.declarations), effect)
             self.spell(call, a=self.value(read, 0), c=self._uniform_address(s.dst))
             return
+        present = conj(())
+        if isinstance(read, Select):
+            present, read = read.cond, read.yes
         assert isinstance(read, Load)
         t, count = s.dst.buffer.dtype, layout.elements
         loaded = self.type(t, count if count > 1 else 0)
         pitch = read.lanes.offsets[count] * t.bytes if read.lanes and layout.registers > 1 else 0
-        values = row.emit(self.put, {"a": [self._uniform_address(read)], "pitch": [str(pitch)]})
+        first, end = run_on_lanes(self, present, layout.registers) if row.operands[1].file == PITCH else ("", "")
+        operands = {"pitch": [str(pitch)], "first": [first], "end": [end]}
+        values = row.emit(self.put, {"a": [self._uniform_address(read)], **operands})
         for n, x in enumerate(values):
             offsets = s.dst.lanes.offsets[n * count : (n + 1) * count] if s.dst.lanes else (0,)
             register = self.put(f"bitcast i{count * t.bits} {x} to {loaded}")

@@ -8,13 +8,13 @@ from typing import Any
 from convsmith.codegen.masked_stores import INTEGERS
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Ge0, Index, conj, ge0, maximum, minimum, parts_of
+from convsmith.ir.index import Cond, Ge0, Index, as_index, conj, ge0, is_true, maximum, minimum, parts_of
 from convsmith.ir.stmt import LANE, For, If
 from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes, Load
 from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 
-__all__ = ["holds_on_all", "load_on_lanes", "mask_on_lanes", "masks_ahead", "store_on_lanes"]
+__all__ = ["holds_on_all", "load_on_lanes", "mask_on_lanes", "masks_ahead", "run_on_lanes", "store_on_lanes"]
 
 LEAST_BITS = 16
 """Minimum bits of the numbers that are compared: those of bytes do not hold each constant of a condition."""
@@ -125,6 +125,26 @@ def holds_on_all(cond: Cond, count: int) -> Cond:
         step = dict(part.arg.terms).get(LANE, 0)
         found.append(ge0(part.arg + step * ((count - 1 if step < 0 else 0) - LANE)))
     return conj(found)
+
+
+def run_on_lanes(emit: Any, cond: Cond, count: int) -> tuple[str, str]:
+    """Return the first of ``count`` lanes for which ``cond`` holds, and the one behind the last, as numbers of 32 bits
+    from 0 to ``count``; the latter is not behind the first if it holds for none.
+    """
+    on, others = divided_by_lanes(cond)
+    first, end = as_index(0), as_index(count)
+    for part in parts_of(on):
+        step = dict(part.arg.terms).get(LANE, 0) if isinstance(part, Ge0) else 0
+        if not isinstance(part, Ge0) or not step:
+            raise InternalError(f"the condition {part} does not bound the numbers of lanes")
+        rest = part.arg - LANE * step
+        if step > 0:
+            first = minimum(maximum(first, -(rest // step)), count)
+        else:
+            end = maximum(minimum(end, rest // -step + 1), 0)
+    low, high = (emit.index(x) if emit.bits == 32 or x.is_const else emit.put(f"trunc {emit.it} {emit.index(x)} to i32")
+                 for x in (first, end))  # fmt: skip
+    return low, high if is_true(others) else emit.put(f"select i1 {emit.cond(others)}, i32 {high}, i32 0")
 
 
 def store_on_lanes(emit: Any, buffer: Buffer, index: Index, lanes: Lanes, x: str, cond: Cond) -> None:

@@ -40,7 +40,7 @@ from convsmith.interp.lanes import stored, within_lanes
 from convsmith.interp.memory import BufferMemory, InterpError, Races
 from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
-from convsmith.ir.index import Cond, Var
+from convsmith.ir.index import Var
 from convsmith.ir.stmt import (
     LANE,
     THREAD_LOOPS,
@@ -296,18 +296,8 @@ class _Machine(ClusterMachine):
         for x in s.body.stmts if isinstance(s.body, Block) else (s.body,):
             if not isinstance(x, Store | Invoke) or not (count := lanes_of(stored(x))):
                 raise self._error(f"{type(x).__name__} stands under the condition {s.cond} on lanes")
-            with self._bound(LANE):
-                holding = [n for n in range(count) if self._holds_at(s.cond, n)]
-            if not holding:
-                continue
-            low, end = holding[0], holding[-1] + 1
-            if holding != [*range(low, end)]:
-                raise self._error(f"the condition {s.cond} holds for lanes {holding}, which are no run")
-            self._on_lanes(within_lanes(x, low, end), low, end)
-
-    def _holds_at(self, cond: Cond, lane: int) -> bool:
-        self._env[LANE] = lane
-        return self._cond(cond)
+            if run := self._holding(s.cond, count):
+                self._on_lanes(within_lanes(x, run.start, run.stop), run.start, run.stop)
 
     def _on_lanes(self, s: Store | Invoke, low: int, end: int) -> None:
         """Execute ``s``; lanes of registers before ``low`` and from ``end`` on keep their values."""

@@ -1,4 +1,4 @@
-"""Statements on vectors that are executed for some of their lanes."""
+"""Statements and values on vectors that are executed for some of their lanes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Invoke, Stmt, Store
 from convsmith.ir.value import Lanes, Load, Value
 
-__all__ = ["stored", "within_lanes"]
+__all__ = ["read_within_lanes", "stored", "within_lanes"]
 
 
 def stored(s: Store | Invoke) -> Load:
@@ -20,6 +20,13 @@ def within_lanes(s: Store | Invoke, low: int, end: int) -> Store | Invoke:
     """
     found = _Within(low, end).stmt(s)
     assert isinstance(found, Store | Invoke)
+    return found
+
+
+def read_within_lanes(v: Value, low: int, end: int) -> Value:
+    """Return ``v``, whose accesses to memory touch the lanes from ``low`` to before ``end`` alone; the others are zero.
+    """
+    found: Value = _Within(low, end).expr(v)
     return found
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from convsmith.arith.evaluate import evaluate, holds
 from convsmith.interp.arithmetic import BINARY, COMPARISONS, UNARY, cast, fma, sum_groups
+from convsmith.interp.lanes import read_within_lanes
 from convsmith.interp.memory import BufferMemory, InterpError, Races, address
 from convsmith.interp.places import Position, index_function, position_function
 from convsmith.interp.thread_races import ThreadRaces
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
+from convsmith.ir.stmt import LANE
 from convsmith.ir.value import (
     BITWISE,
     Binary,
@@ -34,6 +36,7 @@ from convsmith.ir.value import (
     dtype_of,
     lanes_of,
 )  # fmt: skip
+from convsmith.ir.walk import variables_of
 
 __all__ = ["AccessPlace", "ValueMachine"]
 
@@ -216,9 +219,26 @@ class ValueMachine:
         return cast(self._value(v.a), v.dtype)
 
     def _select(self, v: Select) -> Any:
+        lanes = lanes_of(v)
+        if lanes and LANE in variables_of(v.cond):
+            holding = self._holding(v.cond, lanes)
+            yes = self._value(read_within_lanes(v.yes, holding.start, holding.stop))
+            return np.where([n in holding for n in range(lanes)], yes, self._value(v.no))
         out = self._value(v.yes if self._cond(v.cond) else v.no)
-        lanes = 0 if out.ndim else lanes_of(v)
-        return np.full(lanes, out) if lanes else out
+        return np.full(lanes, out) if lanes and not out.ndim else out
+
+    def _holding(self, cond: Cond, count: int) -> range:
+        """Return the lanes of so many for which a condition holds."""
+        found = []
+        for n in range(count):
+            self._env[LANE] = n
+            if self._cond(cond):
+                found.append(n)
+        del self._env[LANE]
+        run = range(found[0], found[-1] + 1) if found else range(0)
+        if found != [*run]:
+            raise self._error(f"the condition {cond} holds for lanes {found}, which are no run")
+        return run
 
     def _where(self, v: Where) -> Any:
         a, b = self._operands(v, v.a, v.b)

@@ -38,7 +38,7 @@ SHARED = "shared"
 """The file of an operand in shared memory, which an instruction reads by itself, while its threads go on."""
 PITCH = "pitch"
 """The file of such an operand whose registers are rows of a matrix in memory, any distance apart, which its text names
-``{pitch}``, in bytes.
+``{pitch}``, in bytes. Rows from ``{first}`` to before ``{end}`` are present; the others are zeros.
 """
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""

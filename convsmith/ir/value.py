@@ -236,7 +236,10 @@ class Bits(Value):
 
 
 class Select(Value):
-    """``yes`` if the condition holds, otherwise ``no``; the other operand is not evaluated."""
+    """``yes`` if the condition holds, otherwise ``no``; the other operand is not evaluated.
+
+    A condition with ``LANE`` selects for each lane; its lanes are a run, and ``yes`` reads no others from memory.
+    """
 
     cond: Cond
     yes: Value

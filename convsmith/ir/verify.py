@@ -434,7 +434,8 @@ class _Verifier:
             self._access(v.buffer, v.index, v.lanes)
             return v.lanes.count if v.lanes else 0
         if isinstance(v, Select):
-            self._plain(v.cond, "a condition")
+            with self._bound({LANE: None} if lanes_of(v) else {}):
+                self._plain(v.cond, "a condition")
         parts = [x for x in children(v) if isinstance(x, Value)]
         counts = {n for n in [self._value(x, known) for x in parts] if n}
         if len(counts) > 1:

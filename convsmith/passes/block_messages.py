@@ -10,12 +10,12 @@ from operator import is_
 from typing import NamedTuple
 
 from convsmith.arith.divisors import divisor_of
-from convsmith.ir.index import Var, as_index
+from convsmith.ir.index import Cond, Ge0, Var, as_index, conj, ge0, is_true, parts_of
 from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Block, For, If, Invoke, Kernel, Stmt, Store, block
-from convsmith.ir.value import Lanes, Load, rows_of_lanes, strided
+from convsmith.ir.stmt import LANE, Block, For, If, Invoke, Kernel, Stmt, Store, block
+from convsmith.ir.value import Const, Lanes, Load, Select, Value, const, rows_of_lanes, strided
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
@@ -36,18 +36,21 @@ class _Stored(NamedTuple):
 
 
 class _Register(NamedTuple):
-    """A register that each lane loads: the places of its elements in a fragment, and the place of the first in memory.
+    """A register that each lane loads: the places of its elements in a fragment, the place of the first in memory, and
+    the condition under which they are not zero.
     """
 
     held: tuple[Load, ...]
     memory: Load
+    present: Cond
 
-    def follows(self, first: _Register, number: int, step: int, distance: int) -> bool:
+    def follows(self, first: _Register, number: int, step: int, distance: int, present: Cond) -> bool:
         """Return whether this register follows the ``first`` by ``number`` registers, both in the fragment and in
-        memory.
+        memory, and is ``present`` under that condition on its number.
         """
         return (
-            self.memory.buffer is first.memory.buffer and _distance(first.memory, self.memory) == number * distance
+            self.present is substitute(present, {LANE: as_index(number)})
+            and self.memory.buffer is first.memory.buffer and _distance(first.memory, self.memory) == number * distance
             and len(self.held) == len(first.held)
             and all(x.buffer is y.buffer and _distance(y, x) == number * step for x, y in zip(self.held, first.held))
         )  # fmt: skip
@@ -121,12 +124,14 @@ class _BlockMessages(LoopRewriter):
         x, *others = registers
         size = len(x.held)
         step = _distance(x.held[0], others[0].held[0]) or 0 if others else 0
-        row, distance = self._row_of(BLOCK, registers, step, lanes * size), lanes * size
+        every, distance = conj(()), lanes * size
+        row, present = self._row_of(BLOCK, registers, step, distance, every), every
         pitch = _distance(x.memory, others[0].memory) if others else None
-        if pitch is not None and _is_pitch(pitch * x.memory.buffer.dtype.bytes):
-            rows = self._row_of(PITCH, registers, step, pitch)
+        numbered = _numbered(x.present, others[0].present) if others else None
+        if pitch is not None and numbered is not None and _is_pitch(pitch * x.memory.buffer.dtype.bytes):
+            rows = self._row_of(PITCH, registers, step, pitch, numbered)
             if rows is not None and (row is None or rows.result.size > row.result.size):
-                row, distance = rows, pitch
+                row, distance, present = rows, pitch, numbered
         if row is None:
             return 1, None
         number = row.result.layout.registers
@@ -135,20 +140,40 @@ class _BlockMessages(LoopRewriter):
         held = Lanes(places, len(places)) if len(places) > 1 else None
         memory = strided(number, distance) if size == 1 else rows_of_lanes(number, size, distance)
         to = Load(x.held[0].buffer, x.held[0].index, held)
-        return number * size, Invoke(row.name, to, (Load(x.memory.buffer, x.memory.index, memory if held else None),))
-
+        read: Value = Load(x.memory.buffer, x.memory.index, memory if held else None)
+        if not is_true(present):
+            read = Select(present, read, const(x.memory.buffer.dtype, 0))
+        return number * size, Invoke(row.name, to, (read,))
 
     def _row_of(
-        self, file: str, registers: Sequence[_Register], step: int, distance: int
+        self, file: str, registers: Sequence[_Register], step: int, distance: int, present: Cond
     ) -> Instruction | None:  # fmt: skip
         """Return the row that loads most of the leading ``registers``, which are ``distance`` apart in memory and
-        ``step`` in the fragment; None if there is none.
+        ``step`` in the fragment, each of them ``present`` under that condition on its number; None if there is none.
         """
-        x, *others = registers
-        b = x.memory.buffer
-        count = 1 + next((n for n, y in enumerate(others) if not y.follows(x, n + 1, step, distance)), len(others))
+        x, b = registers[0], registers[0].memory.buffer
+        lost = (n for n, y in enumerate(registers) if not y.follows(x, n, step, distance, present))
+        count = next(lost, len(registers))
         keys = ((file, 1, b.scope, b.dtype.name, len(x.held), n) for n in range(count, 0, -1))
         return next((self.rows[key] for key in keys if key in self.rows), None)
+
+
+def _numbered(first: Cond, second: Cond) -> Cond | None:
+    """Return a condition on the number of a register, which is the ``first`` for register 0, the ``second`` for
+    register 1; None if they differ in more than constants.
+    """
+    pairs = [*zip(parts_of(first), parts_of(second))]
+    if len(pairs) != len(parts_of(first)) or len(pairs) != len(parts_of(second)):
+        return None
+    found: list[Cond] = []
+    for x, y in pairs:
+        if x is y:
+            found.append(x)
+        elif isinstance(x, Ge0) and isinstance(y, Ge0) and (y.arg - x.arg).is_const:
+            found.append(ge0(x.arg + LANE * (y.arg - x.arg).const))
+        else:
+            return None
+    return conj(found)
 
 
 def _is_pitch(nbytes: int) -> bool:
@@ -169,20 +194,29 @@ def _single_stores(s: Stmt) -> tuple[_Stored, ...]:
 
 
 def _registers(stores: Sequence[Store], lane: Var) -> Iterator[_Register]:
-    """Yield the registers that the first stores load from contiguous, aligned memory."""
+    """Yield the registers that the first stores load from contiguous, aligned memory, or set to zero together."""
     while stores:
-        v = stores[0].value
-        if not isinstance(v, Load):
+        v, present = _guarded(stores[0].value)
+        if v is None or lane in variables_of(present):
             return
         size = _lane_elements(v, lane)
         some = stores[:size]
         if not size or len(some) < size or any(s.buffer.scope != "fragment" for s in some):
             return
         for n, s in enumerate(some):
-            if not isinstance(s.value, Load) or s.value.buffer is not v.buffer or _distance(v, s.value) != n:
+            x, cond = _guarded(s.value)
+            if x is None or cond is not present or x.buffer is not v.buffer or _distance(v, x) != n:
                 return
-        yield _Register(tuple(Load(s.buffer, s.index, None) for s in some), v)
+        yield _Register(tuple(Load(s.buffer, s.index, None) for s in some), v, present)
         stores = stores[size:]
+
+
+def _guarded(v: Value) -> tuple[Load | None, Cond]:
+    """Return the element that a value is, or None, and the condition under which it is no zero."""
+    present = conj(())
+    if isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0:
+        present, v = v.cond, v.yes
+    return v if isinstance(v, Load) else None, present
 
 
 def _lane_elements(place: Load, lane: Var) -> int:
@@ -201,8 +235,9 @@ def _lane_elements(place: Load, lane: Var) -> int:
 def block_messages(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes are contiguous.
 
-    One message loads several registers if they are contiguous, or, in global memory, rows of a matrix. Other accesses
-    are unchanged: each lane has an address, and possibly a mask.
+    One message loads several registers if they are contiguous, or, in global memory, rows of a matrix; rows that are
+    absent, such as pixels of padding, are zeros, under a condition on their number, ``lane_number``. Other accesses are
+    unchanged: each lane has an address, and possibly a mask.
 
     Before::
 

@@ -8,13 +8,15 @@ from typing import Any
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Call, For, Function, Kernel, Stmt
+from convsmith.ir.stmt import LANE, Call, For, Function, Kernel, Stmt
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter
 
 UNBOUNDED = (-(1 << 62), 1 << 62)
 """Range of an index without a bound."""
+NUMBERS = (0, 1 << 12)
+"""Range of the numbers of a vector's lanes: a fragment of matrices has fewer elements."""
 
 
 class _Widest(ScopedRewriter):
@@ -25,6 +27,7 @@ class _Widest(ScopedRewriter):
 
     def __init__(self) -> None:
         super().__init__()
+        self.ranges[LANE] = NUMBERS
         self.widest = 0
         self.seen: set[tuple[Any, ...]] = set()
         self.passed: dict[str, list[Range]] = {}

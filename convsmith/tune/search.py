@@ -6,8 +6,7 @@ are compared within a round only, as ratios to the model's first choice. A ratio
 near the best is sampled again until its quartiles are close. The search ends after `PATIENCE` rounds without a better
 config, or when its time is over.
 
-An exhaustive search measures every config that steps reach from the model's candidates, the most promising ones first,
-through configs that the model expects to take at most `MAX_PREDICTED_RATIO` of the least time that it expects.
+An exhaustive search measures every config in reach (`tune/reach.py`), the most promising ones first.
 
 Each config that was tried immediately becomes a row of the database, even if it makes no kernel, gives a wrong result
 or kills the process. Existing rows are not measured again.
@@ -19,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import islice
 from statistics import median
 
@@ -33,6 +31,7 @@ from convsmith.tune.device_space import space_of
 from convsmith.tune.measured import Measured, Status, best_of, sums_in_order
 from convsmith.tune.origin import compiler_key, machine_key
 from convsmith.tune.process import WorkerDied
+from convsmith.tune.reach import MAX_PREDICTED_RATIO, Reach, configs_in_reach
 from convsmith.tune.recall import keeps_bits
 from convsmith.tune.workers import Workers
 
@@ -66,8 +65,6 @@ BETTER_RATIO = 0.99
 """Maximum ratio to the best so far at which a config counts as better."""
 LOST_STEP_RATIO = 1.03
 """Minimum ratio to the best so far at which a step along a dimension counts as lost."""
-MAX_PREDICTED_RATIO = 1.8
-"""Ratio of the expected cycles to those of the best so far above which a config is not tried."""
 
 
 @dataclass
@@ -112,18 +109,21 @@ class _Candidate:
 def search(
     problem: Problem, target: Machine, threads: int, seconds: float, database: Database, workers: Workers,
     hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None, patience: int = PATIENCE,
-    exhaustive: bool = False,
+    exhaustive: Reach | None = None,
 ) -> Outcome:  # fmt: skip
     """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
 
-    It ends sooner after ``patience`` rounds without a better config, or, if it is ``exhaustive``, when every config has
-    been measured that the model does not expect to be far slower. ``tell`` receives the state of the search as text.
+    It ends sooner after ``patience`` rounds without a better config, or, if it is ``exhaustive``, when every config in
+    reach has been measured. ``tell`` receives the state of the search as text.
     With 0 seconds, no config is measured.
     """
     start = time.perf_counter()
     with interning():
         race = _Race(problem, target, threads, start + seconds, database, workers, tell)
-        ended = "budget" if seconds <= 0 else race.run_all(hints) if exhaustive else race.run(hints, patience)
+        if seconds <= 0:
+            ended = "budget"
+        else:
+            ended = race.run(hints, patience) if exhaustive is None else race.run_all(hints, exhaustive)
     rows = [row for row in database.rows(**race.origin) if row.status == "ok"]
     took = time.perf_counter() - start
     return Outcome(problem, best_of(rows), race.tried, race.space.refused, took, ended)
@@ -184,13 +184,14 @@ class _Race:
         self.final(best)
         return ended
 
-    def run_all(self, hints: Sequence[Config]) -> str:
-        """Measure every config within reach, and return the reason why the search ended."""
+    def run_all(self, hints: Sequence[Config], reach: Reach) -> str:
+        """Measure every config in ``reach``, and return the reason why the search ended."""
         known = self.known()
         if not self.make(self.reference):
             return "the model's first choice fails"
-        best, reach = self.reference, self.reach((*known, *hints))
-        while not self.is_over and (some := list(islice(reach, CHALLENGERS))):
+        every = configs_in_reach(self.space, reach, (*known, *hints), self.is_legal)
+        best, missing = self.reference, (c for c in every if c not in self.seen)
+        while not self.is_over and (some := list(islice(missing, CHALLENGERS))):
             best = self.round(best, some)
         ended = "budget" if self.is_over else "every config"
         self.final(best)
@@ -254,33 +255,6 @@ class _Race:
                     scored.append((cycles, len(scored), c))
         # A plan takes longer than an estimate, and most configs are not reached.
         return (c for _, _, c in sorted(scored) if self.is_legal(c))
-
-    def reach(self, first: Sequence[Config]) -> Iterator[Config]:
-        """Yield the legal, unseen configs that steps reach from the model's candidates and from ``first`` through legal
-        ones, best expected first.
-        """
-        queue: list[tuple[float, int, Config]] = []
-        met: set[Config] = set()
-        least = min(self.space.cycles(c) for c in self.space.seeds)
-
-        def meet(config: Config) -> None:
-            if config not in met and self.space.fits(config):
-                met.add(config)
-                cycles = self.space.cycles(config)
-                if cycles <= MAX_PREDICTED_RATIO * least:
-                    heappush(queue, (cycles, len(met), config))
-
-        for config in (*self.space.seeds, *first):
-            meet(config)
-        while queue:
-            _, _, config = heappop(queue)
-            if not self.is_legal(config):
-                continue
-            if config not in self.seen:
-                yield config
-            for dimension in self.space.dimensions:
-                for near in self.space.neighbours(config, dimension):
-                    meet(near)
 
     def is_legal(self, config: Config) -> bool:
         """Return whether ``config`` makes a kernel, for this number of threads and with the required order of sums."""

@@ -140,12 +140,23 @@ def test_the_report_states_the_error_of_the_model(path: Path) -> None:
     assert "a machine; worst: p" in result.stdout
 
 
+def test_the_configs_of_an_exhaustive_search_are_counted(path: Path) -> None:
+    words = ("tune", "--space", "--exhaustive", "--target=avx2", "--threads=1", "--along=code", "--matmul", "2x2:2x2")
+    result = run(*words)
+    assert result.exit_code == 0 and "16 configs that are expected to take at most 1.8 of the least" in result.stdout
+    wide = run(*words, "--wide").stdout.splitlines()
+    assert sum(line.strip().startswith("--target=avx2") for line in wide) == 16
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "tune needs a network, a descriptor or a file, or --report"),
         (("none.onnx",), "none.onnx: cannot be read: No such file"),
         ((LINE, "--target=nothing"), "target 'nothing' is unknown"),
+        ((LINE, "--within=1.1"), "--within and --along are for --exhaustive"),
+        ((LINE, "--along=tile"), "--within and --along are for --exhaustive"),
+        ((LINE, "--exhaustive", "--space", "--along=tiles"), "--along=tiles: the dimensions of this space are"),
         ((LINE, "--cluster=tcp://127.0.0.1:1"), "--cluster=tcp://127.0.0.1:1: no scheduler answers"),
     ],
 )

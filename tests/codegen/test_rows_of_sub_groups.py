@@ -22,6 +22,8 @@ from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Invoke, Kernel
+from convsmith.ir.types import dtype
+from convsmith.ir.verify import verify
 from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -177,6 +179,61 @@ kernel k(a: bf16[4096], b: u8[4096], dst: bf16[512])
     one, shared = "block_read_global_bf16_x1", ["block_read_shared_bf16_x1"] * 2
     assert found["xe_hpc"] == ["block_rows_global_bf16_x2", one, one, *shared, "block_rows_global_u8_2_x2"]
     assert found["xe_hpg"] == [one, one, one, one, *shared, *["block_read_global_u8_2_x1"] * 2]
+
+
+_ROWS = """\
+kernel k(a: bf16[192], dst: bf16[128])
+  for w in 0 .. 2 #warp:
+    alloc x: bf16[4, 16] @fragment:
+      for lane in 0 .. 16 #lane:
+        x[0, lane] = (a[lane + w * 48{at}] if {0} else bf16(0.0))
+        x[1, lane] = (a[lane + w * 48{at} + 48] if {1} else bf16(0.0))
+        x[2, lane] = (a[lane + w * 48{at} + 96] if {2} else bf16(0.0))
+        x[3, lane] = (a[lane + w * 48{at} + 144] if {3} else bf16(0.0))
+      for lane in 0 .. 16 #lane:
+        for r in 0 .. 4:
+          dst[lane + r * 16 + w * 64] = x[r, lane]
+"""
+_MASKS = {
+    "before": (" - 48", ["w - 1 >= 0", "w >= 0", "w + 1 >= 0", "w + 2 >= 0"], ["lane_number + w - 1 >= 0"]),
+    "behind": ("", ["-w + 2 >= 0", "-w + 1 >= 0", "-w >= 0", "-w - 1 >= 0"], ["-lane_number - w + 2 >= 0"]),
+    "both, and all": (
+        " - 48", [f"-w + 1 >= 0 and w + {n} >= 0 and -w * 2 + {7 - n * 2} >= 0" for n in range(-1, 3)],
+        ["-w + 1 >= 0", "lane_number + w - 1 >= 0", "-lane_number - w + 4 >= 0"],
+    ),
+    "none": (" - 192", ["w - 4 >= 0", "w - 3 >= 0", "w - 2 >= 0", "w - 1 >= 0"], ["lane_number + w - 4 >= 0"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _MASKS)
+def test_rows_that_are_absent_are_zeros(kind: str) -> None:
+    """Before and behind those of the matrix; the message reads none of them."""
+    at, masks, wanted = _MASKS[kind]
+    rows = {row.name: row.kernel for row in target("xe_hpc").messages}
+    with interning():
+        kernel = parse_kernel(_ROWS.format(*masks, at=at))
+        made = block_messages(kernel, target("xe_hpc").messages)
+        (message,) = (s for s in statements_of(made.body) if isinstance(s, Invoke) and "rows" in s.instruction)
+        assert message.instruction == "block_rows_global_bf16_x4" and all(x in str(message) for x in wanted)
+        assert str(parse_kernel(str(made))) == str(made)
+        verify(made)
+        found = []
+        for x in (kernel, made):
+            arrays = {"a": np.arange(192).astype(dtype("bf16").numpy), "dst": np.zeros(128, dtype("bf16").numpy)}
+            run(x, arrays, rows)
+            found.append(arrays["dst"])
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("masks", "wanted"), [
+    (["w - 1 >= 0", "w >= 0", "w - 1 >= 0", "w >= 0"], ["x2", "x2"]), (["lane - 1 >= 0"] * 4, []),
+    (["w >= 0", "w >= 0 and w - 1 >= 0"] * 2, []), (["w >= 0", "w * 2 >= 0", "w - 1 >= 0", "w - 1 >= 0"], ["x2", "x2"]),
+])  # fmt: skip
+def test_rows_of_a_message_have_one_condition_on_their_number(masks: list[str], wanted: list[str]) -> None:
+    with interning():
+        made = block_messages(parse_kernel(_ROWS.format(*masks, at="")), target("xe_hpc").messages)
+    found = [s.instruction for s in statements_of(made.body) if isinstance(s, Invoke)]
+    assert [x.rpartition("_")[2] for x in found if "rows" in x] == wanted
 
 
 def test_messages_have_aligned_addresses_and_one_branch() -> None:

@@ -59,6 +59,12 @@ KINDS = {
     "rows-of-bytes": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 mb1ic128iw33oc32ow16kw2sw2",
                       _words("m8n16k32_u8_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32",
                              how="--realise=mask --shared=wei")),
+    "padded-rows": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic64ih5iw19oc20oh5ow19kh3kw3ph1pw1",
+                    _words("m8n16k16_bf16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --fragments=wei:16",
+                           how="--realise=mask --shared=wei")),
+    "padded-rows-of-bytes": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 mb1ic128iw33oc32ow17kw3sw2pw1",
+                             _words("m8n16k32_u8_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32"
+                                    " --fragments=wei:32", how="--realise=mask --shared=wei")),
     "words-of-four-rows": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 --wtag=cba mb1ic64iw18oc64ow16kw3",
                            _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32")),
     "words-of-both": ("xe_hpg", f"{LAST} --dir=BWD_W --dt=bf16 mb2ic64iw16oc64ow16kw1",
@@ -159,6 +165,19 @@ def test_a_message_loads_the_rows_that_lie_side_by_side(tile: str, rows: dict[in
     of_columns = 4 * 8  # registers of the right factor that are parts of vectors
     assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == ({1: 64}, 64 + of_columns)
     assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == (rows, sum(rows.values()))
+
+
+@pytest.mark.parametrize("kind", ["padded-rows", "padded-rows-of-bytes"])
+def test_a_message_loads_pixels_and_padding(kind: str) -> None:
+    """No pixel is loaded by itself, and each message has the numbers of the rows that are present."""
+    name, line, words = KINDS[kind]
+    machine = target(name)
+    with interning():
+        plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
+        kernel = run_steps(plan.naive(), plan.pipeline)
+    text = str(kernel)
+    assert kernel.index_bits == 32 and not re.search(r"src_f\[.*\] = .*src\[", text)
+    assert re.search(r"block_rows_global_\w+\(src_f\[.*\{\d.*\} if .*lane_number.* else \w+\(0(\.0)?\)\)\)", text)
 
 
 def test_words_of_adjacent_rows_are_made_in_registers() -> None:

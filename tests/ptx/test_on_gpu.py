@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from devices import SPLIT
+from schedule.test_diagonal import KINDS as DIAGONAL
+from schedule.test_zero_terms import KINDS as ZEROS
 
 from convsmith.compiler.driver import emit, lower
 from convsmith.diag.collection import no_collection
@@ -31,8 +33,6 @@ from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import EVERY, LAYERS
 from ptx.test_other_realisations import CASES
 from ptx.test_quads import KINDS as QUADS
-from schedule.test_diagonal import KINDS as DIAGONAL
-from schedule.test_zero_terms import KINDS as ZEROS
 
 WORKER = Path(__file__).parents[2] / "benchmarks" / "gpu_worker.py"
 SECONDS = 40.0

@@ -19,6 +19,7 @@ from convsmith.tune import search as search_module
 from convsmith.tune.candidates import candidates
 from convsmith.tune.database import Database
 from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.reach import Reach
 from convsmith.tune.search import Outcome, _Race, search
 from convsmith.tune.space import Space
 from convsmith.tune.worker import Worker
@@ -254,6 +255,8 @@ def test_an_exhaustive_search_measures_every_config_within_reach(database: Datab
     missed = sorted(every - {row.config for row in database.rows()})
     assert len(missed) > 50
     with fake(json.dumps({f"{missed[-1]}$": 0.5})) as workers:
-        outcome = search(problem, MACHINE, 1, 60, database, workers, exhaustive=True)
+        part = search(problem, MACHINE, 1, 60, database, workers, exhaustive=Reach(along=("code",)))
+        assert part.ended == "every config" and not every <= {row.config for row in database.rows()}
+        outcome = search(problem, MACHINE, 1, 60, database, workers, exhaustive=Reach())
     assert outcome.ended == "every config" and outcome.best is not None and outcome.best.config == missed[-1]
     assert every <= {row.config for row in database.rows()}

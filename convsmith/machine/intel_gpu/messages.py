@@ -47,29 +47,37 @@ def _load(memory: str, type_: str, elements: int, registers: int) -> Instruction
 
 def _load_rows(type_: str, elements: int, registers: int) -> Instruction:
     """Return the row of a message that loads ``registers`` of each lane, with ``elements`` each, from as many rows of a
-    matrix in global memory.
+    matrix in global memory. Rows before the ``first`` and from the ``end`` on are zeros, and are not read.
 
-    The hardware takes the address of a matrix that is a multiple of 64 bytes, and the coordinates of a block of 32
-    bytes in each of some rows; so the matrix begins at such an address before the elements.
+    The hardware takes the address of a matrix that is a multiple of 64 bytes, its height, and the coordinates of a
+    block of 32 bytes in each of some rows, of which those outside of the matrix are zeros. So the matrix begins at such
+    an address before the elements of its first row, at which the block begins, or some rows before it. If no row is
+    present, the block begins behind a matrix of one row.
     """
     bits = dtype(type_).bits
     name = f"intel_sub_group_2d_block_read_{bits}b_{registers}r{_ROW_BYTES * 8 // bits}x1c"
     mangled, pointer = f"_Z{len(name)}{name}PU3AS1viiiDv2_iPt", _pointer("global")
     held, ours = f"<{registers} x i16>", f"convsmith_block_rows_{bits}b_{registers}"
-    head = f"{pointer} %a, i32 %pitch"
+    head = f"{pointer} %a, i32 %pitch, i32 %first, i32 %end"
     steps = (
-        f"%to = alloca {held}", f"%at = ptrtoint {pointer} %a to i64", f"%beyond = and i64 %at, {_MATRIX_BYTES - 1}",
-        "%start = sub i64 %at, %beyond", f"%matrix = inttoptr i64 %start to {pointer}",
-        "%bytes = trunc i64 %beyond to i32", f"%column = udiv i32 %bytes, {bits // 8}",
-        "%place = insertelement <2 x i32> zeroinitializer, i32 %column, i32 0",
-        f"call spir_func void @{mangled}({pointer} %matrix, i32 %pitch, i32 {registers}, i32 %pitch, <2 x i32> %place, "
+        f"%to = alloca {held}", "%some = icmp slt i32 %first, %end", "%absent = select i1 %some, i32 %first, i32 0",
+        "%rows = sub i32 %end, %first", "%height = select i1 %some, i32 %rows, i32 1",
+        "%above = sub i32 0, %first", f"%row = select i1 %some, i32 %above, i32 {registers}",
+        f"%base = ptrtoint {pointer} %a to i64", "%skipped = mul i32 %absent, %pitch",
+        "%beside = sext i32 %skipped to i64", "%at = add i64 %base, %beside",
+        f"%beyond = and i64 %at, {_MATRIX_BYTES - 1}", "%start = sub i64 %at, %beyond",
+        f"%matrix = inttoptr i64 %start to {pointer}", "%bytes = trunc i64 %beyond to i32",
+        f"%column = udiv i32 %bytes, {bits // 8}",
+        "%across = insertelement <2 x i32> poison, i32 %column, i32 0",
+        "%place = insertelement <2 x i32> %across, i32 %row, i32 1",
+        f"call spir_func void @{mangled}({pointer} %matrix, i32 %pitch, i32 %height, i32 %pitch, <2 x i32> %place, "
         "ptr %to)", f"%loaded = load {held}, ptr %to", f"ret {held} %loaded",
     )  # fmt: skip
     declare = (
         f"declare spir_func void @{mangled}({pointer}, i32, i32, i32, <2 x i32>, ptr) convergent nounwind\n"
         f"define internal spir_func {held} @{ours}({head}) convergent nounwind {{ {' '.join(steps)} }}"
     )
-    lines = [f"call spir_func {held} @{ours}({pointer} {{a}}, i32 {{pitch}})"]
+    lines = [f"call spir_func {held} @{ours}({pointer} {{a}}, i32 {{pitch}}, i32 {{first}}, i32 {{end}})"]
     lines += [f"extractelement {held} {{0}}, i32 {n}" for n in range(registers)]
     label = f"block_rows_global_{type_}{f'_{elements}' * (elements > 1)}_x{registers}"
     return _row(label, registers * elements, _layout(elements, registers), type_, (HELD, (PITCH, "global")), lines,
