@@ -5,8 +5,9 @@ Run: python benchmarks/gpu.py [--target sm_90a] [--budget 500] [--only bf16,dept
 Layers alternate with PyTorch's kernels (cuDNN after its own search) on the same tensors. Their results are compared
 exactly on integers. A process of its own runs the kernels, while others compile the layers that follow: one that hangs
 for `--patience` seconds, or that ends, loses its row alone, and another takes its place. After each row the results are
-written; a run with `--resume FILE` leaves out what that file holds. `--target opencl --small` tries all of it on any
-machine. How to run it on a machine without a network: README.md, "On a GPU".
+written; a run with `--resume FILE` leaves out what that file holds. `--only choices` compares default configs with
+those that lack one of their decisions. `--target opencl --small` tries all of it on any machine. How to run it on a
+machine without a network: README.md, "On a GPU".
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from queue import SimpleQueue
 from typing import Any
 
 import report
+from gpu_choices import with_choices
 from gpu_rows import KINDS, GpuRow, rows
 from report import Report
 
+from convsmith.machine.registry import target
 from convsmith.measure.timing import geometric_mean
 from convsmith.runtime.threads import available_cpus
 from convsmith.tune.process import WorkerDied, WorkerProcess
 
 WORKER = Path(__file__).parent / "gpu_worker.py"
+CHOICES = "choices"
+"""The kind whose rows compare decisions."""
 LATE = 0.8
 """Ratio of a library's time to ours below which a layer is listed as slow."""
 
@@ -57,16 +62,16 @@ class Measuring:
 
     def run(self, wanted: Sequence[GpuRow]) -> None:
         """Measure the rows that no earlier run has."""
-        known = {(row["kind"], row["problem"]) for row in self._found}
-        missing = [row for row in wanted if (row.kind, str(row.problem)) not in known]
+        known = {(row["kind"], row["name"], row["problem"]) for row in self._found}
+        missing = [row for row in wanted if (row.kind, row.name, str(row.problem)) not in known]
         with self._timing, Makers(self._command, self.options) as makers:
-            makers.start([str(row.problem) for row in missing])
+            makers.start(missing)
             self.facts = self._asked(op="facts")
             self._write()
             for row in missing:
                 if time.perf_counter() >= self._end:
                     return
-                made = makers.made(str(row.problem))
+                made = makers.made(row)
                 answer = self._timed(row, made) if "error" not in made else made
                 self._found.append({"kind": row.kind, "name": row.name, "problem": str(row.problem), **answer})
                 print(json.dumps(self._found[-1]), file=sys.stderr, flush=True)
@@ -108,21 +113,21 @@ class Makers:
         for process in self._processes:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(len(self._processes))
-        self._made: dict[str, Any] = {}
+        self._made: dict[GpuRow, Any] = {}
 
-    def start(self, problems: Sequence[str]) -> None:
-        """Begin to compile the kernels of ``problems``, in this order."""
-        self._made = {problem: self._threads.submit(self._make, problem) for problem in problems}
+    def start(self, rows: Sequence[GpuRow]) -> None:
+        """Begin to compile the kernels of ``rows``, in this order."""
+        self._made = {row: self._threads.submit(self._make, row) for row in rows}
 
-    def made(self, problem: str) -> Row:
+    def made(self, row: GpuRow) -> Row:
         """Wait for a kernel, and return its config, or the error."""
-        answer: Row = self._made[problem].result()
+        answer: Row = self._made[row].result()
         return answer
 
-    def _make(self, problem: str) -> Row:
+    def _make(self, row: GpuRow) -> Row:
         process = self._idle.get()
         try:
-            return asked(process, op="make", problem=problem, config="")
+            return asked(process, op="make", problem=str(row.problem), config=row.config)
         finally:
             self._idle.put(process)
 
@@ -190,7 +195,8 @@ def _number(value: float | None, digits: int, factor: float = 1.0) -> str:
 
 def _wanted(options: argparse.Namespace) -> Iterator[GpuRow]:
     for kind in options.only.split(","):
-        yield from rows(kind, options.small)
+        found = rows(kind, options.small)
+        yield from with_choices([*found], target(options.target)) if kind == CHOICES else found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

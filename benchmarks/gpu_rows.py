@@ -41,6 +41,14 @@ _VOLUMES = (
     "mb4ic256id4ih14iw14oc256od4oh14ow14kd1kh3kw3pd0ph1pw1",
 )  # fmt: skip
 _WIDE = ("g96mb32ic96ih56oc96oh56kh7ph3", "g384mb32ic384ih14oc384oh14kh7ph3")
+_CHOICES = (
+    *(f"--wtag=axb {line}" for line in (
+        "mb32ic64ih56oc64oh56kh3ph1", "mb32ic256ih14oc256oh14kh3ph1", "mb32ic256ih56oc256oh56kh3ph1",
+        "mb32ic64ih56oc256oh56kh1", "mb32ic3ih224oc64oh112kh7sh2ph3", "mb1ic256ih14oc256oh14kh3ph1",
+        "--dir=BWD_D mb32ic256ih14oc256oh14kh3ph1", "--dir=BWD_W mb32ic3ih224oc64oh112kh7sh2ph3",
+        "--dir=BWD_W mb32ic256ih14oc256oh14kh3ph1",
+    )), "g32mb32ic128ih56oc128oh56kh3ph1",
+)  # fmt: skip
 KINDS = {
     "bf16": _Kind(_BF16, _RESNET, (32, 256)), "stems": _Kind(_BF16, (), lines=_STEMS),
     "groups": _Kind(_GROUPS, (), lines=_GROUPED),
@@ -48,17 +56,19 @@ KINDS = {
     "volumes": _Kind(_BF16, (), lines=_VOLUMES), "data": _Kind(f"--dir=BWD_D {_BF16}", _RESNET),
     "weights": _Kind(f"--dir=BWD_W {_BF16}", _RESNET), "one": _Kind(_BF16, _RESNET, (1,)),
     "vgg": _Kind(_BF16, ("vgg16",)), "f16": _Kind(_BF16.replace("bf16", "f16"), _RESNET),
+    "choices": _Kind(f"--dt=bf16 {_LAST}", (), lines=_CHOICES),
     "int8": _Kind(f"--dt=s8:s8:s32 {_LAST} --wtag=axb", _RESNET), "f32": _Kind(f"{_LAST} --wtag=axb", _RESNET),
 }  # fmt: skip
 """Kinds of layers by name, in the order in which they are measured; the rows of a kind stand in one table."""
 
 
 class GpuRow(NamedTuple):
-    """A layer of a kind, with a name for people."""
+    """A layer of a kind, with a name for people, and the text of a config, by default that of the model."""
 
     kind: str
     name: str
     problem: Conv
+    config: str = ""
 
 
 def rows(kind: str, small: bool = False) -> Iterator[GpuRow]:

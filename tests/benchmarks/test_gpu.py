@@ -15,6 +15,7 @@ import pytest
 from opencl_driver import require_opencl
 from ptx.driver import InterpretedDriver
 
+from convsmith.machine.registry import target
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.tune.process import WorkerProcess
@@ -96,6 +97,20 @@ def test_layers_are_those_of_the_networks(gpu: Any) -> None:
     assert {p.mb for p in found} == {32, 256} and {t.dtype for p in found for t in p.tensors} == {"bf16"}
     assert len(found) == 2 * 23 and all(row.problem.g > 1 for row in gpu.rows("depthwise"))
     assert all([*gpu.rows(kind)] and [*gpu.rows(kind, small=True)] for kind in gpu.KINDS)
+
+
+def test_choices_are_compared_with_configs_that_lack_them(gpu: Any) -> None:
+    """Each config is legal, and a layer's rows differ in their names and configs."""
+    module = importlib.import_module("gpu_choices")
+    lines = ("mb32ic64ih56oc64oh56kh3ph1", "mb32ic256ih56oc256oh56kh3ph1")
+    layers = [row for row in gpu.rows("choices") if row.name.endswith(lines) and "BWD" not in row.name]
+    found = [*module.with_choices(layers, target("sm_90a"))]
+    assert len(layers) == 2 and len({row.name for row in found}) == len(found)
+    assert len({(row.problem, row.config) for row in found}) == len(found)
+    resident, *others = (row.config for row in found if row.problem == layers[0].problem)
+    assert "--resident=wei" in resident and any("--resident" not in text for text in others)
+    assert any(text.endswith("--shared=src,wei") for text in others)
+    assert {"teams", "pairs of groups along the rows"} <= {row.name.rpartition(", ")[2] for row in found}
 
 
 class DryGraph:
