@@ -64,13 +64,29 @@ def may_read_in_place(p: Problem, st: Statement, target: Machine) -> bool:
     return p.g == p.ic == p.oc > 1 or has_few_channels(p, st) or _leaves_lanes_empty(st, target)
 
 
+def _may_lie_along_rows(p: Problem, st: Statement, target: Machine) -> bool:
+    """Return whether vectors of the result of ``p``, whose statement is ``st``, may lie along the pixels of a row: if
+    there are groups, if channels leave vectors empty, or if a pixel has few products and the first-level cache does
+    not keep a line of each channel of a vector where the channels of an image have one place in it. Vectors of
+    channels, which are stored as parts of so many lines, take up to three times as long in images of such sizes.
+    """
+    if st.of("batch") or _leaves_lanes_empty(st, target):
+        return True
+    is_kept = target.l1.lines_kept(target.l1.way, 0) >= target.width(dtype(st.acc))
+    return _is_row(st) and has_few_channels(p, st) and not is_kept
+
+
 def _leaves_lanes_empty(st: Statement, target: Machine) -> bool:
     """Return whether the channels of a group of a result in channels first leave half of a vector empty, where vectors
     of pixels may have masks.
     """
-    is_row = view_steps(st.c).get(Var(st.of("m")[-1].name)) == 1 and view_steps(st.a).get(Var(st.reduce[-1])) != 1
     is_few = 2 * st.extents[st.n] <= target.width(dtype(st.acc))
-    return is_few and is_row and has_masked_pixels(st, target)
+    return is_few and _is_row(st) and has_masked_pixels(st, target)
+
+
+def _is_row(st: Statement) -> bool:
+    """Return whether the pixels of a row are contiguous in source and result, as in channels first."""
+    return view_steps(st.c).get(Var(st.of("m")[-1].name)) == 1 and view_steps(st.a).get(Var(st.reduce[-1])) != 1
 
 
 def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[str, int]) -> Iterator[Config]:
@@ -84,7 +100,7 @@ def in_place_configs(nests: Nests, loops: Loops, config: Config, tile: Mapping[s
     taps = {d.name: d.size for d in st.of("k") if d.sort == "taps" and d.axis in cut}
     if not cut or not tile.keys() <= {lane, st.n, *rows.values(), *taps}:
         return
-    if lane in rows.values() and not nests.batch and not _leaves_lanes_empty(st, nests.target):
+    if lane in rows.values() and not _may_lie_along_rows(nests.model.problem, st, nests.target):
         return
     if threads > 1 and len(rows) == 1:  # the loop that threads share has no pieces for borders
         return

@@ -11,6 +11,7 @@ import pytest
 import convsmith as cs
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
+from convsmith.ir.types import dtype
 from convsmith.layout.reorder import to_layout
 from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
@@ -303,6 +304,20 @@ def test_windows_of_few_channels_have_no_table(line: str, tag: str) -> None:
     config = Config.parse(str(kernel.config))
     assert config_of_call(small, config, registry.host_target()).realise == "indirection"
     _check(kernel.problem, kernel, 8)
+
+
+@pytest.mark.parametrize(
+    ("tag", "level", "lane"), [("abx", "avx512", "ow"), ("abx", "avx2", "oc"), ("axb", "avx512", "oc")]
+)
+def test_few_channels_are_stored_in_rows_where_the_first_cache_keeps_no_line_of_each(
+    tag: str, level: str, lane: str
+) -> None:
+    p = Conv.parse(f"--stag={tag} --dtag={tag} mb1ic4ih64oc64kh3ph1")
+    target = registry.target(level)
+    kept = target.l1.lines_kept(target.l1.way, 0)
+    assert (kept < target.width(dtype("f32"))) == (level == "avx512")
+    with interning():
+        assert dynamic_config(general(p).canonical(), target).lane == lane
 
 
 def test_tiles_of_a_group_follow_one_another() -> None:
