@@ -211,9 +211,15 @@ def _table(compared: Sequence[_Compared], kind_of: Callable[[SuiteResult], str])
     for kind in (*kinds, *(["all"] if len(kinds) > 1 else [])):
         values = [ratio for ratio, result in compared if kind in ("all", kind_of(result))]
         level, slow = (sum(map(test, values)) / len(values) for test in (LEVEL.__le__, SLOW.__gt__))
-        cells = (len(values), f"{geometric_mean(values):.2f}", f"{level:.0%}", f"{slow:.0%}", f"{min(values):.2f}")
+        cells = (len(values), f"{geometric_mean(values):.2f}", _share(level), _share(slow), f"{min(values):.2f}")
         yield table.line({"kind": kind, **{title: str(cell) for title, cell in zip(titles, cells)}})
     yield f"level: {LEVEL} or more; slow: below {SLOW:.2f}; mean: geometric"
+
+
+def _share(value: float) -> str:
+    """Return ``value`` as a percentage, with a digit after the point where 0% or 100% would hide a few problems."""
+    text = f"{value:.0%}"
+    return f"{value:.1%}" if text in ("0%", "100%") and value not in (0.0, 1.0) else text
 
 
 def _classes(compared: Sequence[_Compared]) -> Iterator[str]:

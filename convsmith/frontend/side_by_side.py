@@ -7,7 +7,7 @@ works, and llvmlite lets one thread at a time into LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 
 from convsmith.codegen.child import in_children
@@ -17,10 +17,10 @@ from convsmith.frontend.numpy_api import watched
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import available_cpus
-from convsmith.tune.compile import compile_problem, is_ready
+from convsmith.tune.compile import is_ready
 from convsmith.tune.vector_width import machine_of
 
-__all__ = ["called_side_by_side", "compile_ahead", "not_cached"]
+__all__ = ["called_side_by_side", "not_cached"]
 
 
 MachineFor = Callable[[Problem], Machine]
@@ -33,21 +33,6 @@ def not_cached(problems: Iterable[Problem], threads: int, machine_for: MachineFo
     if disk_cache() is None or watched():
         return []
     return [problem for problem in dict.fromkeys(problems) if not is_ready(problem, machine_for(problem), threads)]
-
-
-def compile_ahead(
-    problems: Sequence[Problem], threads: int, machine_for: MachineFor = machine_of
-) -> Generator[None, None, None]:
-    """Compile `problems`, so that a compilation with the same `threads` and machine finds their kernels in the cache on
-    disk; yield after each.
-
-    A problem without a legal kernel is left to `compile`, which reports the reason.
-    """
-
-    def compile_one(n: int) -> None:
-        compile_problem(problems[n], target=machine_for(problems[n]), threads=threads)
-
-    yield from called_side_by_side(compile_one, len(problems))
 
 
 def called_side_by_side(compile_one: Callable[[int], object], count: int) -> Generator[None, None, None]:

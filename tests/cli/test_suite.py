@@ -55,6 +55,16 @@ def test_kernels_of_engines_have_no_roofline(tmp_path: Path) -> None:
     assert (tmp_path / "ratios.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_one_slow_problem_of_many_is_no_share_of_none() -> None:
+    row = {
+        "problem": "mb1ic8ih5oc8kh3ph1", "config": "--target=wasm32 --lane=oc", "seconds": {"median": 1e-3},
+        "libraries": {"onnxruntime-web": {"speedup": {"median": 2.0}}},
+    }  # fmt: skip
+    slow = {**row, "libraries": {"onnxruntime-web": {"speedup": {"median": 0.5}}}}
+    (line,) = [x for x in distribution([row] * 499 + [slow], ["onnxruntime-web"]) if x.startswith("FWD_D")]
+    assert line.split()[-5:] == ["500", "1.99", "99.8%", "0.2%", "0.50"]
+
+
 def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> None:
     result = run(*FEW)
     assert result.exit_code == 0 and "the worst beside the roofline" in result.output

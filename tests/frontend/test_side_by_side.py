@@ -16,7 +16,7 @@ from convsmith.frontend import side_by_side
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.registry import target
 from convsmith.problem.lines import parse_problem
-from convsmith.tune.compile import is_ready
+from convsmith.tune.compile import compile_problem, is_ready
 
 PROBLEMS = [parse_problem(f"--stag=axb --dtag=axb mb1ic{n}ih5oc{n}kh3ph1") for n in (8, 16, 24)]
 
@@ -66,10 +66,14 @@ def test_an_interrupt_ends_the_children(tmp_path: Path) -> None:
 def test_compile_finds_what_was_compiled_ahead(cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "available_cpus", lambda: cpus)
     level = target("avx2")
+
+    def compile_one(n: int) -> None:
+        compile_problem(PROBLEMS[n], target=level, threads=3)
+
     with cs.settings.scope(target="avx2"):
         assert not any(is_ready(problem, level, 3) for problem in PROBLEMS)
         assert side_by_side.not_cached([*PROBLEMS, PROBLEMS[0]], 3) == PROBLEMS
-        assert len([*side_by_side.compile_ahead(PROBLEMS, 3)]) == 3
+        assert len([*side_by_side.called_side_by_side(compile_one, 3)]) == 3
         assert all(is_ready(problem, level, 3) for problem in PROBLEMS)
         assert side_by_side.not_cached(PROBLEMS, 3) == []
     for problem in PROBLEMS:
