@@ -105,8 +105,15 @@ class StageConfigs:
         return expected_features(problem, self.whole(problem, threads), self.machine)
 
     def features_by_rows(self, problem: Conv, near: bool, rows: int) -> Features:
-        """Return the features of a stage that computes a few ``rows`` at a time, on one thread."""
-        part, config = self._chosen_for(problem, rows), self.by_rows(problem, near, rows)
+        """Return the features of a stage that computes a few ``rows`` at a time, on one thread.
+
+        A stage that is not ``near`` waits for the lines of its whole source, unless the price of the pages that its
+        rows begin includes these waits.
+        """
+        config = self.by_rows(problem, near, rows)
+        if not near and not self.machine.costs.memory_page:
+            return expected_features(problem, config, self.machine)
+        part = self._chosen_for(problem, rows)
         again = prod(problem.outputs[0].shape) / prod(part.outputs[0].shape)
         return times(expected_features(part, config, self.machine), again)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from convsmith.machine.micro_architectures import named
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.problem.fusion import stages_of
@@ -51,6 +52,18 @@ def test_rows_of_planes_in_memory_wait_for_pages() -> None:
     assert not chosen(line, beyond=4, memory_page=800).fused
     flat = line.replace("id32ih28iw28", "ih896iw28").replace("kd1kh1kw1", "kh1kw1")
     assert chosen(flat, memory_page=800).fused  # the rows of a plane follow each other
+
+
+def test_rows_of_channels_in_memory_wait_for_the_lines_of_the_whole_source() -> None:
+    """A part of a source that the second-level cache holds would have none."""
+    line = f"{FIRST} mb1ic224ih56oc112kh1 -> {FIRST} g112mb1ic112ih56oc112kh3ph1"
+    stages, machine = stages_of(parse_problem(line).canonical()), named("intel-server").of(LEVEL)
+    assert stages is not None
+    (joint,) = joints(stages, StageConfigs(machine))
+    assert not joint.fused
+    priced = replace(machine, costs=replace(machine.costs, memory_page=1e-9))  # for the pages, in place of the lines
+    (joint,) = joints(stages, StageConfigs(priced))
+    assert joint.fused
 
 
 def test_a_fused_stage_fetches_the_pixels_that_it_reads_from_memory() -> None:
