@@ -1,9 +1,13 @@
-"""Fetch the pixels of the next register tile into the second-level cache while a tile computes.
+"""Fetch the pixels of a later register tile into the second-level cache while a tile computes.
 
 A tile of pixels reads one element of each of its pixels in every step of a sum, so that its cache lines are spread over
 as many runs of memory, which no prefetcher follows: each tile waits for lines from beyond the caches. If the pixels are
-contiguous, a step fetches a share of the next tile, in the order of memory. If a stride leaves out pixels between them,
+contiguous, a step fetches a share of a later tile, in the order of memory. If a stride leaves out pixels between them,
 a step fetches the lines of whole pixels.
+
+The later tile is the next one, unless tiles are so small that its lines would arrive too late. Where a kernel also
+reads results, such as a residual that it adds to, lines that are fetched early delay those of the results, so that it
+is always the next tile there.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Iterator
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Mod, Var, as_index, make_sum
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Prefetch, Stmt, block
+from convsmith.ir.stmt import For, Kernel, Prefetch, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
@@ -21,6 +25,10 @@ from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 LINE = 64
 """Bytes of a cache line."""
+MIN_DISTANCE = 8 << 10
+"""Minimum number of bytes between a tile and the one that it fetches: memory delivers about as many in the time of its
+latency.
+"""
 MAX_LINES = 4
 """Maximum number of cache lines that an iteration fetches of pixels that are apart: with more, an iteration fetches
 many times the lines that its tile needs.
@@ -28,9 +36,9 @@ many times the lines that its tile needs.
 
 
 class _FetchPixels(ScopedRewriter):
-    def __init__(self, name: str, pixels: str, terms: str) -> None:
+    def __init__(self, name: str, pixels: str, terms: str, distance: int) -> None:
         super().__init__()
-        self.name, self.pixels, self.terms = name, Var(pixels), terms
+        self.name, self.pixels, self.terms, self.distance = name, Var(pixels), terms, distance
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.terms or not (loop.lo.is_const and loop.hi.is_const):
@@ -60,25 +68,27 @@ class _FetchPixels(ScopedRewriter):
         """
         line = LINE // buffer.dtype.bytes
         pitch = dict(at.terms).get(self.pixels, 0)
-        first = substitute(at, {self.pixels: as_index(0)})
+        first, tile = substitute(at, {self.pixels: as_index(0)}), count * pitch
         for atom, step in first.terms:
             runs = loop.hi.const - loop.lo.const if atom is loop.var else 0
             if isinstance(atom, Mod) and loop.var in variables_of(atom):
                 runs = atom.den
             if step > 0 and runs * step == pitch:
                 moved = {a: c * (count if a is atom else 1) for a, c in first.terms}
-                return make_sum(first.const + count * pitch, moved), [*range(0, step * count, line)]
+                tile *= max(-(-self.distance // (tile * buffer.dtype.bytes)), 1)
+                return make_sum(first.const + tile, moved), [*range(0, step * count, line)]
             if step > 0 and 0 < runs * step < pitch:
                 pixels = -(-count // runs)
                 moved = {a: pixels * pitch if a is atom else c for a, c in first.terms}
                 places = [p * pitch + n for p in range(pixels) for n in range(0, runs * step, line)]
-                return (make_sum(first.const + count * pitch, moved), places) if len(places) <= MAX_LINES else None
+                return (make_sum(first.const + tile, moved), places) if len(places) <= MAX_LINES else None
         return None
 
 
 @stages(*FLATTENED)
 def fetch_pixels(kernel: Kernel, name: str, pixels: str, terms: str) -> Kernel:
-    """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels``.
+    """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels``, at a distance of 8 KiB at
+    least unless the kernel reads an array that it writes.
 
     Each iteration of the loop ``terms`` prefetches a share of them. The kernel is unchanged where an iteration does not
     read one element, or some adjacent ones, of each pixel, or where pixels of many lines are not contiguous.
@@ -101,4 +111,12 @@ def fetch_pixels(kernel: Kernel, name: str, pixels: str, terms: str) -> Kernel:
                 c[p.i + p.o * 2] = c[p.i + p.o * 2] + a[i + p.i * 8 + p.o * 16]
     """
     require_loops(kernel, (terms,), "fetch_pixels")
-    return with_body(kernel, _FetchPixels(name, pixels, terms).stmt(kernel.body))
+    distance = 0 if _reads_results(kernel) else MIN_DISTANCE
+    return with_body(kernel, _FetchPixels(name, pixels, terms, distance).stmt(kernel.body))
+
+
+def _reads_results(kernel: Kernel) -> bool:
+    """Return whether the kernel reads an array of the caller that it writes."""
+    nodes = [*walk(kernel.body)]
+    written = {x.buffer for x in nodes if isinstance(x, Store)}
+    return any(isinstance(x, Load) and x.buffer in written and x.buffer.scope == "global" for x in nodes)

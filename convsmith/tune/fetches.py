@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import fused_dims
 from convsmith.schedule.lower import fetched_factors, fetches_pixels
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement
 from convsmith.tune.far_lines import may_fetch_rows
 
 __all__ = ["fetching", "may_fetch_pixels", "prefetches_weights", "weights_stream"]
 
-FETCHED_LINES = 2
-"""Minimum number of cache lines of a pixel whose elements a tile fetches for the next tile."""
 FETCHED_BLOCK = 4
 """The part of the second-level cache that a block of pixels fills, if tiles fetch the next one, is one by this number.
 """
@@ -96,15 +93,12 @@ def _contiguous_blocks(st: Statement, sums: Sequence[str], held: float) -> tuple
 
 
 def may_fetch_pixels(st: Statement, config: Config, target: Machine) -> bool:
-    """Return whether fetching the pixels of the next tile may pay: each pixel has several cache lines, so that the
-    steps of a tile are not many more than its lines; or one line, if a stride leaves out the pixels between them. It
-    does not pay where tiles pass through the groups of a pixel, whose lines follow each other in memory.
+    """Return whether fetching the pixels of a later tile may pay: each pixel has a cache line at least, so that the
+    steps of a tile are not many more than its lines. It does not pay where tiles pass through the groups of a pixel,
+    whose lines follow each other in memory.
     """
-    terms, pixel = prod(d.size for d in st.of("k")), st.of("m")[-1].name
-    is_apart = abs(view_steps(st.a).get(Var(pixel), 0)) > terms
-    lines = 1 if is_apart else FETCHED_LINES
-    enough = terms * dtype(st.a.dtype).bytes >= lines * target.l1.line and fetches_pixels(st, config, target)
-    return enough and not _passes_groups(st, config)
+    enough = prod(d.size for d in st.of("k")) * dtype(st.a.dtype).bytes >= target.l1.line
+    return enough and fetches_pixels(st, config, target) and not _passes_groups(st, config)
 
 
 def prefetches_weights(st: Statement, config: Config, target: Machine) -> bool:

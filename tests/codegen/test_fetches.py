@@ -173,6 +173,20 @@ def test_a_step_fetches_its_share_of_the_next_tile(read: str, fetched: list[str]
     assert [line.strip() for line in lines] == [f"prefetch a[{as_text(index)}]" for index in fetched]
 
 
+@pytest.mark.parametrize(("result", "tiles"), [("a[{}]", 35), ("c[p.i + p.o * 3] + a[{}]", 1)])
+def test_a_kernel_that_reads_no_results_fetches_a_tile_that_is_not_near(result: str, tiles: int) -> None:
+    """A tile of three pixels of 20 elements has 240 bytes, of which 35 tiles are the first 8 KiB."""
+    read = result.format("i + p.i * 20 + p.o * 60")
+    text = f"""kernel k(a: f32[800], c: f32[12])
+  for p.o in 0 .. 4:
+    for i in 0 .. 20:
+      for p.i in 0 .. 3 #unrolled:
+        c[p.i + p.o * 3] = {read}
+"""
+    (line,) = [x for x in str(fetch_pixels(parse_kernel(text), "a", "p.i", "i")).splitlines() if "prefetch" in x]
+    assert line.strip() == f"prefetch a[{as_text(f'i * 3 + p.o * 60 + {60 * tiles}')}]"
+
+
 def as_text(index: str) -> str:
     """Return ``index`` as it prints."""
     head = "kernel k(a: f32[999])\n  for p.o in 0 .. 4:\n    for i in 0 .. 20:\n"
