@@ -48,6 +48,7 @@ from convsmith.network.rearrangements import with_rearrangements
 from convsmith.network.repeated_pixels import with_deconvolutions
 from convsmith.network.resized_products import with_resized_products
 from convsmith.network.scratch import bounded, with_bounded_scratch
+from convsmith.network.shared_norms import with_shared_norms
 from convsmith.network.shared_operands import with_shared_operands
 from convsmith.network.slices_in_place import with_slices
 from convsmith.network.small_floats import with_small_floats
@@ -88,7 +89,8 @@ def program_of(
     whole = with_rearrangements(whole, partial(operator_cycles, machine=cold))
     split, layouts, parts = with_slices(*with_parts(whole, chosen_layouts(whole, cold, threads)))
     held = {*parts, *(part.whole for part in parts.values())}
-    laid, joints_of = with_layouts(split, layouts), RowJoints(StageConfigs(cold, kept_default), threads)
+    laid = with_shared_norms(with_layouts(split, layouts), cold, threads)
+    joints_of = RowJoints(StageConfigs(cold, kept_default), threads)
     machine_for = KernelMachines(machine, laid.constants)
     likely = placed(laid, parts).nodes  # those of the program, but for convolutions that become chains
     machine_for.examine(likely)

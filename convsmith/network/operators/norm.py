@@ -30,7 +30,7 @@ from convsmith.statement.operator import (
     result_array,
 )
 
-__all__ = ["FACTORS", "GroupNorm", "RowNorm"]
+__all__ = ["FACTORS", "GroupNests", "GroupNorm", "Norm", "RowNorm"]
 
 FACTORS = ("scale", "shift")
 """The arrays by which normalised elements are multiplied, and that are added then."""
@@ -39,7 +39,7 @@ _Element = Callable[[Loader, Sequence[Var]], Value]
 
 
 @record(frozen=True)
-class _Norm(ArrayOperator):
+class Norm(ArrayOperator):
     """A norm with the `factors`, a part of `FACTORS`, and `epsilon` added to the mean square, followed by element-wise
     `steps`.
     """
@@ -103,7 +103,7 @@ class _Norm(ArrayOperator):
 
 
 @record(frozen=True)
-class RowNorm(_Norm):
+class RowNorm(Norm):
     """The norm of each row of a matrix; unless it is `centred`, means are not subtracted."""
 
     centred: bool = True
@@ -142,8 +142,45 @@ class RowNorm(_Norm):
         return self._reference(arrays[0], (1,), self.centred, arrays[1:])
 
 
+class GroupNests:
+    """Nests over the channels of images of `shape`, which `made` lists in order; each has loops of names of its own."""
+
+    def __init__(self, shape: Sequence[int], groups: int) -> None:
+        self._shape, self._groups, self._each = shape, groups, shape[1] // groups
+        self.made: list[OperatorNest] = []
+
+    def place(self) -> tuple[list[Var], tuple[tuple[str, int], ...]]:
+        """Return the variables of the next nest's loops over the elements of the images, and its dims."""
+        pixels = range(len(self._shape) - 2)
+        names = [f"{name}{len(self.made)}" for name in ("n", "c", *(f"x{k}_" for k in pixels))]
+        return [Var(name) for name in names], tuple(zip(names, self._shape))
+
+    def of_groups(self, source: str, between: str, to: str, value: Callable[[Value, int], Value]) -> None:
+        """Add the sums of `source` over the channels of each group, as ``value`` of them and of the number of elements
+        of a group, and a copy for each channel.
+        """
+        count, sizes = self._each * prod(self._shape[2:]), (self._shape[0], self._groups, self._each)
+        names = [f"{name}{len(self.made)}" for name in ("n", "g", "k")]
+        at = [Var(name) for name in names]
+        dims = tuple(zip(names, sizes))
+        self.made.append(
+            OperatorNest(
+                dims[:2], tuple(at[:2]), lambda _, found: value(_present(found), count), dims[2:],
+                lambda load: load(source, (at[0], at[1] * self._each + at[2])), to=between,
+            )
+        )  # fmt: skip
+        names = [f"{name}{len(self.made)}" for name in ("n", "g", "k")]
+        to_at = [Var(name) for name in names]
+        self.made.append(
+            OperatorNest(
+                tuple(zip(names, sizes)), (to_at[0], to_at[1] * self._each + to_at[2]),
+                lambda load, _: load(between, to_at[:2]), to=to,
+            )
+        )  # fmt: skip
+
+
 @record(frozen=True)
-class GroupNorm(_Norm):
+class GroupNorm(Norm):
     """The norm of each group of adjacent channels of an image, over all of its pixels."""
 
     groups: int = 1
@@ -156,65 +193,47 @@ class GroupNorm(_Norm):
         each = [(name, (n, c)) for name in (*(["sum", "squares"] if whole else []), "mean", "factor")]
         return tuple(array(name, self.type, shape) for name, shape in (*each, *whole))
 
+    @property
+    def around(self) -> tuple[int, ...]:
+        """An image, or a channel where it is a group and its pixels are adjacent."""
+        near = {None if x is None else x.dim for x in (t.layout.contiguous for t in (self.inputs[0], self.result))}
+        return (1,) if 1 in near or self.groups < self.shape[1] else (1, 1)
+
     def nests(self) -> OperatorNests:
         """Return the nests of the means and factors of channels, and of the result."""
-        n, c, *pixels = self.shape
-        made: list[OperatorNest] = []
-
-        def place() -> tuple[list[Var], tuple[tuple[str, int], ...]]:
-            names = [f"{name}{len(made)}" for name in ("n", "c", *(f"x{k}_" for k in range(len(pixels))))]
-            return [Var(name) for name in names], tuple(zip(names, self.shape))
+        c, *pixels = self.shape[1:]
+        nests = GroupNests(self.shape, self.groups)
 
         def away(load: Loader, at: Sequence[Var]) -> Value:
             return sub(load("src", at), load("mean", at[:2]))
 
         def of_channels(term: _Element, to: str, value: Callable[[Value, int], Value] | None) -> None:
             """Add the sums over the pixels of each channel."""
-            at, dims = place()
+            at, dims = nests.place()
 
             def stored(_: Loader, found: Value | None) -> Value:
                 return _present(found) if value is None else value(_present(found), prod(pixels))
 
-            made.append(OperatorNest(dims[:2], tuple(at[:2]), stored, dims[2:], lambda load: term(load, at), to=to))
-
-        def of_groups(source: str, between: str, to: str, value: Callable[[Value, int], Value]) -> None:
-            """Add the sums over the channels of each group, and a copy for each channel."""
-            each = c // self.groups
-            count = each * prod(pixels)
-            names = [f"{name}{len(made)}" for name in ("n", "g", "k")]
-            at = [Var(name) for name in names]
-            dims = tuple(zip(names, (n, self.groups, each)))
-            made.append(
-                OperatorNest(
-                    dims[:2], tuple(at[:2]), lambda _, found: value(_present(found), count), dims[2:],
-                    lambda load: load(source, (at[0], at[1] * each + at[2])), to=between,
-                )
-            )  # fmt: skip
-            names = [f"{name}{len(made)}" for name in ("n", "g", "k")]
-            to_at = [Var(name) for name in names]
-            made.append(
-                OperatorNest(
-                    tuple(zip(names, (n, self.groups, each))), (to_at[0], to_at[1] * each + to_at[2]),
-                    lambda load, _: load(between, to_at[:2]), to=to,
-                )
-            )  # fmt: skip
+            nests.made.append(
+                OperatorNest(dims[:2], tuple(at[:2]), stored, dims[2:], lambda load: term(load, at), to=to)
+            )
 
         def means_and_factors(term: _Element, source: str, to: str, value: Callable[[Value, int], Value]) -> None:
             if self.groups == c:
                 of_channels(term, to, value)
             else:
                 of_channels(term, source, None)
-                of_groups(source, f"group_{to}", to, value)
+                nests.of_groups(source, f"group_{to}", to, value)
 
         means_and_factors(lambda load, at: load("src", at), "sum", "mean", self._mean)
         means_and_factors(lambda load, at: _square(away(load, at)), "squares", "factor", self._factor)
-        at, dims = place()
+        at, dims = nests.place()
 
         def result(load: Loader, _: Value | None) -> Value:
             return self._scaled(load, mul(away(load, at), load("factor", at[:2])), at[1])
 
-        made.append(OperatorNest(dims, tuple(at), result))
-        return nests_of(self, made)
+        nests.made.append(OperatorNest(dims, tuple(at), result))
+        return nests_of(self, nests.made)
 
     def flat(self) -> Operator:
         """Return the norm of rows of pixels, if the arrays are row-major."""
