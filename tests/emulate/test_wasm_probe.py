@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError
@@ -93,3 +96,36 @@ def test_an_engine_without_the_products_does_not_run_their_kernels() -> None:
 
     with pytest.raises(UnsupportedError, match="dot-u8"):
         Saturating(engine="node").check(DOTS)
+
+
+def test_products_of_signed_bytes_are_exact_where_pairs_are_added_in_words() -> None:
+    """V8 on AArch64 adds pairs of products in words, which wrap, until it compiles a function again."""
+    row = alternatives(DOTS)[1].vector_rows("u8", "s8", "s32")[0]
+    a, b = (x.ravel() for x in np.meshgrid(np.arange(256), np.arange(-128, 128)))
+
+    def result(wraps: bool) -> Any:
+        values: dict[str, Any] = {"a": a.astype(np.uint8).view(np.int8), "b": b.astype(np.int8)}
+        values["c"] = np.full(a.shape, 7, np.int32)
+        (name,) = row.emit(lambda text: _evaluated(text, values, wraps), {x: (f"%{x}",) for x in "abc"})
+        return values[name[1:]]
+
+    for wraps in (True, False):
+        np.testing.assert_array_equal(result(wraps), 7 + 4 * a * b)
+
+
+def _evaluated(text: str, values: dict[str, Any], wraps: bool) -> str:
+    """Compute an expression on the bytes, or on the sum of four equal products, of each pair of factors; return its
+    name.
+    """
+    given = [
+        values[name] if name else np.full(values["a"].shape, int(number or 0), np.int8 if number else np.int32)
+        for name, number in re.findall(r"%(\w+)|splat \(i8 (-?\d+)\)|zeroinitializer", text)
+    ]
+    operation = text.partition(" ")[0]
+    if operation == "call":
+        pair = 2 * given[0].astype(np.int32) * given[1]
+        found = given[2] + 2 * (pair.astype(np.int16).astype(np.int32) if wraps else pair)
+    else:
+        found = {"xor": np.bitwise_xor, "or": np.bitwise_or, "and": np.bitwise_and, "add": np.add}[operation](*given)
+    values[name := f"v{len(values)}"] = found
+    return f"%{name}"
