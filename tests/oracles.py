@@ -41,7 +41,7 @@ def small_target(lanes: int = 4, registers: int = 32) -> Machine:
     moves = Transpositions(128, (), ("", "any")) if lanes == 4 else ()
     return replace(
         level(), vectors=RegisterFile("vector", registers, 32 * lanes), instructions=tuple(rows),
-        transpositions=moves, fragments=file,
+        transpositions=moves, fragments=(file,),
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class Facts:
     attributes: Mapping[str, str]
     rows: Mapping[str, Instruction]
     half: Half = ""
-    fragments: FragmentFile | None = None
+    fragments: tuple[FragmentFile, ...] = ()
     address_bits: int = 64
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None

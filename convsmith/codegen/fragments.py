@@ -97,17 +97,14 @@ class Configurations:
             self.left_to_callers[f.name] = needed if len(needed) == 1 else frozenset()
 
     @staticmethod
-    def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
+    def of(
+        kernel: Kernel, rows: Mapping[str, Instruction], files: Sequence[FragmentFile]
+    ) -> Configurations | None:  # fmt: skip
         """Return the configurations of a kernel; None if it does not use fragments, or their registers need no
         configuration.
         """
-        bodies = (kernel.body, *(f.body for f in kernel.functions))
-        every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
-        if not any(s.dst.buffer.scope == "fragment" and rows[s.instruction].result.file != VECTORS for s in every):
-            return None
-        if file is None:
-            raise InternalError(f"the target has no registers for the fragments of {kernel.name}")
-        if not file.begin:
+        file = file_of((kernel.body, *(f.body for f in kernel.functions)), rows, files)
+        if file is None or not file.begin:
             return None
         return Configurations(kernel, rows, file)
 
@@ -221,6 +218,23 @@ class Fragments:
         pool.remove(register)
         pool.append(register)
         return register
+
+
+def file_of(
+    bodies: Sequence[Stmt], rows: Mapping[str, Instruction], files: Sequence[FragmentFile]
+) -> FragmentFile | None:  # fmt: skip
+    """Return the one of ``files`` whose registers hold the sums of the products in ``bodies``; None if there are no
+    such products. InternalError if no file has their registers.
+    """
+    every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
+    names = (rows[s.instruction].result.file for s in every if s.dst.buffer.scope == "fragment")
+    name = next((x for x in names if x != VECTORS), None)
+    if name is None:
+        return None
+    found = next((file for file in files if file.name == name), None)
+    if found is None:
+        raise InternalError(f"the target has no registers for fragments in a {name}")
+    return found
 
 
 def _lives(s: Stmt) -> bool:

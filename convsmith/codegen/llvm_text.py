@@ -12,7 +12,7 @@ from typing import Any
 from convsmith.codegen.accesses import SECOND_LEVEL, Slot
 from convsmith.codegen.columns import groups_of
 from convsmith.codegen.facts import Facts
-from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
+from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes, file_of
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.lane_masks import divided_by_lanes, masks_ahead
 from convsmith.codegen.parts_of_stores import updated_results
@@ -151,11 +151,12 @@ class FunctionEmitter(ValueEmitter):
 
     def _fragments(self, s: Alloc) -> None:
         """Emit the statements during the lifetime of a fragment buffer."""
-        assert self.facts.fragments is not None
+        file = file_of((s.body,), self.rows, self.facts.fragments)
+        assert file is not None
         if self.configurations is None:  # otherwise, configuring the registers declares all of their intrinsics
-            self.declared |= dict.fromkeys(self.facts.fragments.declare)
+            self.declared |= dict.fromkeys(file.declare)
         shapes = self.configurations.shapes[s.body] if self.configurations is not None else None
-        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self, shapes)
+        made = Fragments(s.body, self.rows, file, self.streamed, self, shapes)
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]

@@ -55,7 +55,7 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "max": _V8_2 | {"bf16", "i8mm"},
     sve_processor(2): _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
     sve_processor(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
-    "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme512"},
+    "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme-f64f64", "sme512"},
 }
 """qemu's models of AArch64 and their features, by LLVM's names. The first model with all required features is used: it
 has the fewest others.

@@ -58,7 +58,7 @@ class Machine:
     ``name`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
     code, ``attributes`` go on every function, ``part_attributes`` also on each function that runs a part of an entry,
     and ``called_attributes`` on the functions that it calls. ``vectors`` are the vector registers, ``fragments`` the
-    registers of instructions on fragments, ``scalars`` the registers that hold the sums of instructions which leave
+    register files for fragments, ``scalars`` the registers that hold the sums of instructions which leave
     them in scalar registers. ``memories`` are the caches of a core, nearest first. The facts of a level
     are *reference facts*: the facts of the smaller machines that have the level. ``half`` names the f16 instructions:
     no instructions, conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in
@@ -116,7 +116,7 @@ class Machine:
     matrix_stores: tuple[Instruction, ...] = ()
     messages: tuple[Instruction, ...] = ()
     half: Half = ""
-    fragments: FragmentFile | None = None
+    fragments: tuple[FragmentFile, ...] = ()
     scalars: RegisterFile | None = None
     permissions: tuple[str, ...] = ()
     address_bits: int = 64
@@ -199,7 +199,7 @@ class Machine:
     @property
     def register_files(self) -> tuple[RegisterFile, ...]:
         """The vector registers and, if there are any, the fragment registers, and scalar registers that hold sums."""
-        return (self.vectors, *(file for file in (self.fragments, self.scalars) if file is not None))
+        return (self.vectors, *self.fragments, *(() if self.scalars is None else (self.scalars,)))
 
     @property
     def levels(self) -> tuple[TileLevel, ...]:

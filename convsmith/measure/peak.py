@@ -21,7 +21,7 @@ from convsmith.codegen.fragments import constant
 from convsmith.codegen.launch import entry_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.record import record
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import FragmentFile, Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.host import caches
@@ -193,10 +193,15 @@ def accumulators(t: Machine, row: Instruction) -> int:
     """Return the number of independent sums in the loop. Together with its two operands and the temporaries of an
     instruction they fill the registers, which hides the latency.
     """
-    if row.result.file != t.vectors.name and t.fragments is not None:
-        return t.fragments.count - 2
+    if file := _fragment_file(t, row):
+        return file.count - 2
     each = max(row.result.size * dtype(row.result.dtype).bits // t.vector_bits, 1)  # registers of a fragment
     return (t.registers - 2 * each - 2 * t.costs.temporaries - row.temporaries) // each
+
+
+def _fragment_file(t: Machine, row: Instruction) -> FragmentFile | None:
+    """Return the registers of the fragments that a row adds to; None if they are not of a file of their own."""
+    return next((file for file in t.fragments if file.name == row.result.file), None)
 
 
 def _load(text: str, t: Machine, threads: int) -> HostFunction:
@@ -258,7 +263,7 @@ def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
 
 def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
     """Return the loop on fragments, which are all zero, because the time does not depend on their content."""
-    file = t.fragments
+    file = _fragment_file(t, row)
     assert file is not None
     shapes = constant("@shapes", file.configuration([(row.rows, row.lanes * 4)] * file.count))
     *sums, a, b = range(file.count)

@@ -295,7 +295,7 @@ def write_beside_products(s: Schedule, parts: Sequence[KernelPlan]) -> None:
     """Write the results of tiles of fragments between the products of the next tile, if a unit of its own multiplies
     fragments.
     """
-    if any(k.nest.rows and k.machine.fragments is not None and k.machine.fragments.is_apart for k in parts):
+    if any(k.nest.rows and any(x.is_apart for x in k.machine.fragments) for k in parts):
         s.run(interleave)
         s.run(simplify, False)
 
@@ -335,7 +335,7 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
     st, config, nest, target = k.columns, k.config, k.nest, k.machine
     if not config.staged("stream"):
         return {}
-    legal = {view.name: 0 for view in st.factors if target.fragments is not None}
+    legal = {view.name: 0 for view in st.factors if target.fragments}
     if not nest.rows:
         legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.staged("pack")}
         legal |= {n: target.costs.weights_ahead for n, _ in config.staged_at("pack_at")}

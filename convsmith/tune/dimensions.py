@@ -272,7 +272,7 @@ def _streams(at: Point) -> Iterator[Changes]:
     has_fragments = at.unit.rows > 1
     for names in ((), (at.a,), (at.b,)):
         pixels = at.loops.kinds[at.config.lane] == "m"
-        legal = at.target.fragments is not None if has_fragments else pixels or names != (at.a,)
+        legal = bool(at.target.fragments) if has_fragments else pixels or names != (at.a,)
         yield dict(stream=names if legal else ())
     if near := tuple(name for name, _ in at.config.staged_at("pack_at")):
         yield dict(stream=near)

@@ -406,7 +406,7 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
         far = is_added or size > cost.result_near
         passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)
         return (*_prefetched(model, loops, config), *((result.name,) if passes else ()))
-    if model.target.fragments is None:
+    if not model.target.fragments:
         return ()
     panels, columns = model.panels(loops, config), config.size(config.lane) // model.lanes
     chosen = streamed_operand(panels, columns, model.target.costs.fragment_kept)

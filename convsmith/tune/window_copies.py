@@ -105,6 +105,6 @@ def window_nests(problem: Problem, st: Statement, target: Machine) -> list[Windo
 def _rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
     """Return the rows whose operands hold so many terms that few channels leave most of them empty."""
     types = (st.a.factor, st.b.factor, st.acc)
-    if target.fragments is not None:
+    if target.fragments:
         return target.fragment_rows(*types)
     return tuple(row for row in target.vector_rows(*types) if row.result.file == SCALARS)

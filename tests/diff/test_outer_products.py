@@ -23,6 +23,7 @@ NHWC = "--stag=axb --dtag=axb"
 SMALL = f"{NHWC} mb1ic16ih6oc40oh6kh3ph1"
 FMOPA = "fmopa_za_f32_f32"
 ZA = f"--lane=oc --register=ow:{{}} --instruction={FMOPA} --k_step=ic:1 --realise=pad_copy"
+ZA64 = "--lane=oc --register=ow:16,oc:32 --instruction=fmopa_za_f64_f64 --k_step=ic:1 --realise=pad_copy"
 CASES = {
     "f32": (SMALL, ""),
     "f32, one tap": (f"{NHWC} mb2ic24ih9oc40oh9kh1", ""),
@@ -37,6 +38,10 @@ CASES = {
     "f32, sums in memory": (f"{NHWC} mb1ic16ih9oc32oh9kh3ph1", f"{ZA.format('9,oc:32')} --cache=ic:8"),
     "f32, no functions": (f"{NHWC} mb1ic8ih9oc64oh9kh3ph1", f"{ZA.format('9,oc:64')} --outline=no"),
     "f32, product": ("--matmul 40x18:18x36", f"--lane=n --register=m:16,n:32 --instruction={FMOPA} --k_step=k:1"),
+    "f64": (f"--dt=f64 {SMALL}", ""),
+    "f64, channels first": ("--dt=f64 --stag=abx --dtag=abx mb1ic16ih6oc40oh6kh3ph1", ""),
+    "f64, gradient of weights": (f"--dt=f64 --dir=BWD_W {SMALL}", ""),
+    "f64, eight tiles": (f"--dt=f64 {NHWC} mb1ic8ih16oc32oh16kh3ph1", ZA64),
     "bf16": (f"--dt=bf16:bf16:f32 {SMALL}", ""),
     "bf16, result too": (f"--dt=bf16 {SMALL}", ""),
     "f16": (f"--dt=f16:f16:f32 {SMALL}", ""),
@@ -76,8 +81,8 @@ def test_products_add_to_tiles_in_streaming_mode(name: str) -> None:
         text = lower(plan(parse_problem(line).canonical(), config, LEVEL)).text
     assembly = llvm_bind.assembly(text, LEVEL.triple, LEVEL.cpu, LEVEL.features)
     mnemonic = LEVEL.rows[config.instruction].mnemonic
-    assert re.search(rf"^\t{mnemonic}\tza\d\.s, p\d/m, p\d/m, z\d+\.\w, z\d+\.\w", assembly, re.MULTILINE), assembly
-    assert re.search(r"^\tst1w\t\{za\dh\.s\[w\d+, \d\]\}", assembly, re.MULTILINE)
+    assert re.search(rf"^\t{mnemonic}\tza\d\.[sd], p\d/m, p\d/m, z\d+\.\w, z\d+\.\w", assembly, re.MULTILINE), assembly
+    assert re.search(r"^\tst1([wd])\t\{za\dh\.[sd]\[w\d+, \d\]\}", assembly, re.MULTILINE)
     bodies = re.split(r"^(\w+):", assembly, flags=re.MULTILINE)
     modes = {name: re.findall(r"\t(smst\w+)\tsm", body) for name, body in zip(bodies[1::2], bodies[2::2])}
     assert all(found in ([], ["smstart", "smstop"]) for name, found in modes.items() if "tile" not in name)

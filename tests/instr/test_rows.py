@@ -258,7 +258,7 @@ def test_machine_computes_the_specification(target: Machine, row: Instruction) -
     artifact = Artifact(code, target.name, {"main": Entry("row", arguments)}, row.name, "", needs=target.needs,
                         permissions=target.permissions, address_bits=target.address_bits)  # fmt: skip
     # Of an emulator, bytes of AMX may have other signs.
-    whole = target in host_targets() or target.fragments is None
+    whole = target in host_targets() or not target.fragments
     every = [fragments(row, seed, whole and seed > 0) for seed in seeds(row)]
     for data in every:
         data["c"] *= row.rows == 1  # fragments start from zero

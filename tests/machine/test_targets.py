@@ -44,7 +44,7 @@ def test_a_level_has_what_its_rows_need(target: Machine) -> None:
 
 @pytest.mark.parametrize("target", [*LEVELS, level()], ids=lambda t: t.name)
 def test_operands_fit_the_registers_of_their_file(target: Machine) -> None:
-    files = {x.name: x for x in (target.vectors, target.fragments) if x is not None}
+    files = {x.name: x for x in (target.vectors, *target.fragments)}
     for row in (*target.instructions, *target.transpositions):
         for x in row.operands:
             bits = x.layout.lanes * x.layout.elements * DTYPES[x.dtype].bits
@@ -124,7 +124,7 @@ def test_levels_of_tiles_are_decided_by_the_config() -> None:
         held = {x.name: x.holders for x in target.levels if x.holders}
         assert held == {"cache": target.memories, "register": target.register_files}
         assert held.keys() <= {row.name for row in CONFIG_ROWS.values() if row.kind == "level"}
-        assert len(target.register_files) == 1 + (target.fragments is not None)
+        assert len(target.register_files) == 1 + len(target.fragments)
 
 
 def test_a_level_with_vectors_of_any_length_is_chosen_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:

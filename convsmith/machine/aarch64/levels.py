@@ -80,9 +80,9 @@ def _sme(scale: int) -> Machine:
     Kernels run in streaming mode, in which every vector register is scalable.
     """
     sve, neon = _sve(scale), _neon(len(_EXTENSIONS))
-    needs = (*neon.needs, "sme", f"sme{_BITS * scale}")
+    needs = (*neon.needs, "sme", "sme-f64f64", f"sme{_BITS * scale}")
     return replace(
-        sve, name=f"aarch64+sme{_BITS * scale}", features=f"{neon.features},+sme", needs=needs,
+        sve, name=f"aarch64+sme{_BITS * scale}", features=f"{neon.features},+sme,+sme-f64f64", needs=needs,
         instructions=(*scalable_rows(scale, "sme"), *outer_products(scale)), fragments=tiles(scale),
         part_attributes=("aarch64_pstate_sm_body", "aarch64_new_za"),
         called_attributes=("aarch64_pstate_sm_enabled", "aarch64_inout_za"),

@@ -1,7 +1,8 @@
 """SME: outer products of vectors, which add to tiles of ZA.
 
-A tile has as many rows as a vector has lanes of 32 bits. An instruction multiplies every row of one vector by every
-column of another one. Where a lane has several numbers, it adds up their products.
+A tile has as many rows as a vector has lanes of a sum, of 32 bits or of 64. An instruction multiplies every row of one
+vector by every column of another one. Where a lane has several numbers, it adds up their products. Tiles of both widths
+are parts of the same storage, but a kernel has sums of one type.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.ir.instruction import FragmentFile, FragmentLayout, Instruction
+from convsmith.ir.types import dtype
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.rows import LLVM_TYPES
 
-_LANES = 4
-"""Lanes of 32 bits in a unit of a vector."""
-_TILES = 4
+_UNIT = 128
+"""Bits of a unit of a vector."""
+_NAMES = {32: "tile", 64: "wide tile"}
+"""Names of the tiles by the bits of a lane. As many tiles as a lane has bytes fill the storage."""
 _KINDS = (
-    ("fmopa", ("f32", "f32", "f32"), 1, "mopa"), ("bfmopa", ("bf16", "bf16", "f32"), 2, "mopa.wide"),
+    ("fmopa", ("f32", "f32", "f32"), 1, "mopa"), ("fmopa", ("f64", "f64", "f64"), 1, "mopa"),
+    ("bfmopa", ("bf16", "bf16", "f32"), 2, "mopa.wide"),
     ("fmopa", ("f16", "f16", "f32"), 2, "mopa.wide"), ("smopa", ("s8", "s8", "s32"), 4, "smopa.wide"),
     ("umopa", ("u8", "u8", "s32"), 4, "umopa.wide"), ("usmopa", ("u8", "s8", "s32"), 4, "usmopa.wide"),
     ("sumopa", ("s8", "u8", "s32"), 4, "sumopa.wide"),
@@ -32,7 +36,9 @@ def rows(scale: int) -> tuple[Instruction, ...]:
 
 def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int, intrinsic: str) -> Instruction:
     """Return the row of an instruction that adds ``terms`` products to each sum of a tile."""
-    side, lanes = _LANES * scale, _LANES * terms
+    bits = dtype(types[2]).bits
+    sums = _UNIT // bits
+    side, lanes = sums * scale, sums * terms
     element = LLVM_TYPES[types[0]]
     numbered, factors = f"<{side * terms} x {element}>", f"<vscale x {lanes} x {element}>"
     put = f"@llvm.vector.insert.nxv{lanes}{_suffix(types[0])}.v{side * terms}{_suffix(types[0])}"
@@ -51,11 +57,12 @@ def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int,
         f"declare void {call}(i32 immarg, {predicate}, {predicate}, {factors}, {factors})"
     )
     row = fragment_dot(
-        f"{mnemonic}_za_{types[0]}_{types[1]}", (side, 1, side, terms), types, "\n".join(lines), declare, ("sme",),
-        mnemonic,
+        f"{mnemonic}_za_{types[0]}_{types[1]}", (side, 1, side, terms), types, "\n".join(lines), declare,
+        ("sme", "sme-f64f64") if bits == 64 else ("sme",), mnemonic,
     )  # fmt: skip
     c, *read = row.operands
-    return replace(row, operands=(c, *(replace(x, layout=_layout(x.shape), file="vector") for x in read)))
+    in_vectors = (replace(x, layout=_layout(x.shape), file="vector") for x in read)
+    return replace(row, operands=(replace(c, file=_NAMES[bits]), *in_vectors))
 
 
 def _suffix(type_: str) -> str:
@@ -69,20 +76,26 @@ def _layout(shape: tuple[int, ...]) -> FragmentLayout:
     return FragmentLayout((f"l // {columns}", f"l % {columns}"), rows * columns)
 
 
-def tiles(scale: int) -> FragmentFile:
-    """Return the tiles of ZA that have lanes of 32 bits. The instruction that clears tiles has a mask with one bit per
-    64-bit tile.
+def tiles(scale: int) -> tuple[FragmentFile, ...]:
+    """Return the tiles of ZA that have lanes of 32 bits, and those of 64."""
+    return tuple(_tiles(scale, bits, letter) for bits, letter in ((32, "w"), (64, "d")))
+
+
+def _tiles(scale: int, bits: int, letter: str) -> FragmentFile:
+    """Return the tiles with lanes of ``bits``, whose moves have a ``letter`` in their names. The instruction that
+    clears tiles has a mask with one bit per 64-bit tile, of which a tile of 32 bits is two.
     """
-    every = _EVERY.format(lanes=_LANES)
+    every = _EVERY.format(lanes=_UNIT // bits)
     predicate = every.partition(" splat")[0]
-    side, sme = _LANES * scale, "@llvm.aarch64.sme"
+    side, count, sme = _UNIT // bits * scale, bits // 8, "@llvm.aarch64.sme"
+    mask = sum(1 << n for n in range(0, 8, count))
     move = f"({every}, ptr {{p}}, i32 {{r}}, i32 {{lane}})"
     return FragmentFile(
-        name="tile", count=_TILES, bits=side * side * 32, by_lane=True,
-        zero=tuple(f"call void {sme}.zero(i32 {0x11 << n})" for n in range(_TILES)),
-        load=f"call void {sme}.ld1w.horiz{move}", store=f"call void {sme}.st1w.horiz{move}",
+        name=_NAMES[bits], count=count, bits=side * side * bits, by_lane=True,
+        zero=tuple(f"call void {sme}.zero(i32 {mask << n})" for n in range(count)),
+        load=f"call void {sme}.ld1{letter}.horiz{move}", store=f"call void {sme}.st1{letter}.horiz{move}",
         declare=(
             f"declare void {sme}.zero(i32 immarg)",
-            *(f"declare void {sme}.{x}1w.horiz({predicate}, ptr, i32 immarg, i32)" for x in ("ld", "st")),
+            *(f"declare void {sme}.{x}1{letter}.horiz({predicate}, ptr, i32 immarg, i32)" for x in ("ld", "st")),
         ),
     )  # fmt: skip

@@ -57,7 +57,7 @@ def _avx512(name: str, *more: str) -> Machine:
         costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25, word_transform=0.65),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
-        fragments=TILES if "amx-tile" in needs else None,
+        fragments=(TILES,) if "amx-tile" in needs else (),
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
         has_word_products=True, has_fused_steps=True, word_rounding=_ROUNDING_512, narrowing=_NARROWING_512,
         fence=_FENCE, word_lookup="llvm.x86.avx512.vpermi2var.hi.512",
