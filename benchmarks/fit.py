@@ -67,7 +67,7 @@ CYCLES = {
     "memory_wait": (120.0, 250.0, 500.0), "memory_page": (400.0, 800.0, 1600.0), "added_ways": (2, 4, 8),
     "interleave": (0.5, 1.0, 2.0), "memory_weight": (0.04, 0.08, 0.16),
     "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6), "broadcast_pair": (0.5, 0.75, 1.0),
-    "pack_channels": (0.15, 0.25, 0.5), "columns": (0.5, 1.0, 2.0), "interleaved": (1.0, 1.5, 2.0),
+    "pack_channels": (0.15, 0.25, 0.5), "columns": (0.5, 1.0, 2.0), "interleaved": (0.5, 1.0, 1.5),
     "waited_near": (0.2, 0.5, 1.0, 1.5), "widen": (0.15, 0.25, 0.5), "arriving_line": (4.0, 8.0, 16.0),
     "late_line": (10.0, 20.0, 40.0), "crossed_line": (0.5, 1.0, 2.0), "result_step": (0.1, 0.25, 0.4),
     "turned_pages": (16, 32, 64), "channel_line": (6.0, 13.0, 20.0),

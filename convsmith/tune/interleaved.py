@@ -14,8 +14,10 @@ from math import prod
 from convsmith.ir.index import Var
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
+from convsmith.schedule.lower import fetched_factors
 from convsmith.schedule.product_shape import interleavable, paired
-from convsmith.statement.statement import view_steps
+from convsmith.statement.statement import View, view_steps
+from convsmith.tune.far_lines import is_in_memory
 from convsmith.tune.model import Model
 from convsmith.tune.variants import has_taps
 
@@ -28,7 +30,8 @@ INTERLEAVING = 2
 
 def interleaved(model: Model, loops: Loops, config: Config, blocks: Sequence[Config]) -> Iterator[Config]:
     """Yield the config of a gradient of the weights, or its ``blocks`` if there are any, that packs the factor of the
-    elements in all lanes alone. Without blocks, the second-level cache holds both factors.
+    elements in all lanes alone. Without blocks, the second-level cache holds both factors. A factor in memory is packed
+    where tiles cannot fetch its next block: loads that pack it prefetch lines.
     """
     if not (model.target.costs.interleaved and model.unit.dot and model.unit.rows == 1):
         return
@@ -40,11 +43,20 @@ def interleaved(model: Model, loops: Loops, config: Config, blocks: Sequence[Con
         return
     beyond = max((-loops.extents[n] % size / loops.extents[n] for n, size in rows.items()), default=0.0)
     for each in blocks or (config,):
-        read = {view.name for view in interleavable(model.st, each, model.unit.terms)}
+        views = interleavable(model.st, each, model.unit.terms)
+        read = {view.name for view in views if not _is_late(model, view, each)}
         pack = tuple(n for n in each.staged("pack") if n not in read)
         pack_at = tuple(x for x in each.staged_at("pack_at") if x[0] not in read)
         if read & each.packed and not (pack_at and beyond > MOST_BEYOND):
             yield each.changed(pack=pack, pack_at=pack_at)
+
+
+def _is_late(model: Model, view: View, config: Config) -> bool:
+    """Return whether tiles that read a factor where it lies would wait for its lines from memory."""
+    st, target = model.st, model.target
+    if not target.costs.prefetched_copies or not is_in_memory(target, sum(x.bytes for x in st.factors)):
+        return False
+    return view.name not in fetched_factors(st, config.changed(pack=(), pack_at=()), target)
 
 
 def in_pairs(model: Model, loops: Loops, config: Config, blocks: Sequence[Config]) -> Iterator[Config]:

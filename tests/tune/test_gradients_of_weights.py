@@ -336,21 +336,21 @@ def test_factors_of_pointwise_weights_in_channels_first_are_packed_in_blocks_of_
 
 
 @pytest.mark.parametrize(
-    ("sizes", "block"),
+    ("sizes", "packed", "block"),
     [
-        ("mb2ic64ih65oc384oh65kh1ph0", 584),  # 0.86 of the time of packing both factors before
-        ("mb2ic528id16ih14iw14oc32od16oh14ow14kd1kh1kw1pd0ph0pw0", 468),  # 0.81
-        ("mb1ic64ih28oc64oh28kh1ph0", 0),  # the second-level cache holds the factors
-        ("mb32ic64ih64oc16oh64kh1ph0", 3276),  # 0.73, from memory
+        ("mb2ic64ih65oc384oh65kh1ph0", "src", 584),  # vectors of the other factor are interleaved
+        ("mb2ic528id16ih14iw14oc32od16oh14ow14kd1kh1kw1pd0ph0pw0", "diff_dst", 468),
+        ("mb1ic64ih28oc64oh28kh1ph0", "", 0),  # the second-level cache holds the factors
+        ("mb32ic64ih64oc16oh64kh1ph0", "diff_dst", 3276),
     ],
 )
-def test_factors_of_pointwise_weights_are_packed_in_blocks_beyond_caches(sizes: str, block: int) -> None:
+def test_factors_of_pointwise_weights_are_packed_in_blocks_beyond_caches(sizes: str, packed: str, block: int) -> None:
     line = f"--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb {sizes}"
     level = next(level for level in LEVELS if level.name == "avx512_bf16")
     machine = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(level)
     config = default_config(parse_problem(line), machine)
     pixels = config.reduce[-1]
-    assert dict(config.staged_at("pack_at")) == ({"src": pixels, "diff_dst": pixels} if block else {})
+    assert dict(config.staged_at("pack_at")) == ({packed: pixels} if packed else {})
     if block:
         assert config.tiles_at("cache") == ((pixels, block),)
 
@@ -463,3 +463,15 @@ def test_taps_of_groups_share_elements_that_are_converted(
 def test_rows_of_few_pixels_are_vectors_where_groups_are_apart(sizes: str) -> None:
     """Vectors of groups would be gathered: 3.9 and 1.4 times the time on Zen 5."""
     assert default_config(parse_problem(f"--dir=BWD_W {FIRST} {sizes}"), TARGETS["avx512"]).lane == "ow"
+
+
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [("mb1ic128ih56oc16oh56kh1ph0", ["diff_dst"]), ("mb14ic16ih160iw256oc24oh160ow256kh1kw1", ["diff_dst", "src"])],
+    ids=["near", "in-memory"],
+)
+def test_factors_in_memory_that_tiles_cannot_fetch_are_packed(line: str, packed: list[str]) -> None:
+    """Pixels of 16 channels are half a line each, of which no tile fetches the next block."""
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(TARGETS["avx512_bf16"])
+    config = default_config(parse_problem(f"--dir=BWD_W --dt=bf16 {LAST} {line}"), zen5)
+    assert sorted(config.packed) == packed

@@ -205,7 +205,7 @@ def test_large_sources_of_vectors_of_pixels_are_prefetched_rather_than_copied(li
     ("line", "threads", "streamed"),
     [
         ("--stag=axb --dtag=axb mb2ic64ih65oc384oh65kh1ph0", 2, ("src", "diff_dst")),
-        ("--stag=axb --dtag=axb mb32ic384ih14oc64oh14kh1ph0", 1, ("src",)),  # the other is 0.8 MB
+        ("--stag=axb --dtag=axb mb32ic64ih64oc16oh64kh1ph0", 1, ("diff_dst",)),  # tiles interleave and fetch the other
         ("--stag=abx --dtag=abx mb1ic128ih80oc512oh80kh1ph0", 2, ()),  # a stream for each channel
     ],
 )
