@@ -442,18 +442,20 @@ def result_ahead(st: Statement, nest: Nest) -> int:
     """Return the bytes from a vector of the result to the vector of the next register tile of pixels; 0 if there is
     none.
     """
-    steps = view_steps(st.c)
-    moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.role == "m")
+    steps, classes = view_steps(st.c), st.residues
+    pixels = ((x.tile, x.dims[-1]) for x in reversed(nest.outside) if x.role == "m")
+    moves = (tile * classes.get(dim, 1) * abs(steps.get(Var(dim), 0)) for tile, dim in pixels)
     return next((move for move in moves if move), 0) * dtype(st.c.dtype).bytes
 
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     """Return whether each element of the result is written once, in a vector of ``lanes`` channels that begins at a
-    multiple of ``lanes``. The vectors of the last channels may write zeros that the layout adds.
+    multiple of ``lanes``. The vectors of the last channels may write zeros that the layout adds; residue classes of
+    pixels, of which each writes its own, may have no taps.
     """
     reduction = {d.name for d in st.of("k")}
     once = not config.tiles_at("split") and not any(n in reduction for n, _ in config.tiles_at("cache"))
-    if not once or config.lane != st.n or st.of("batch") or st.residues or config.phases or not st.constant:
+    if not once or config.lane != st.n or st.of("batch") or config.phases or not st.constant:
         return False
     (channels,) = (d.size for d in st.of("n"))
     dim = next((n for n, x in enumerate(st.c.coords) if Var(st.n) in variables_of(x)), -1)

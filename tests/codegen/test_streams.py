@@ -100,16 +100,23 @@ def test_vectors_of_pixels_prefetch_those_of_the_register_tile_after_the_next_on
     assert addresses and all(re.search(rf"{x} = getelementptr i8, .*, i64 {ahead}\n", text) for x in addresses)
 
 
-def test_vectors_of_a_result_that_is_added_to_prefetch_those_of_the_next_tile_of_pixels() -> None:
+@pytest.mark.parametrize(
+    ("line", "pixels"),
+    [("mb1ic8ih12oc64oh12kh1ph0", 6), ("--deconv mb1ic8ih6oc64oh12kh2sh2ph0", 2 * 6)],
+    ids=["plain", "classes-of-pixels"],
+)
+def test_vectors_of_a_result_that_is_added_to_prefetch_those_of_the_next_tile_of_pixels(
+    line: str, pixels: int
+) -> None:
     """They are not stored past the caches, in which they are."""
     words = "--target=avx512 --lane=oc --register=ow:6,oc:32 --order=mb,oh,ow,oc --stream=dst"
-    line = "--stag=axb --dtag=axb --attr-post-ops=sum mb1ic8ih12oc64oh12kh1ph0"
+    line = f"--stag=axb --dtag=axb --attr-post-ops=sum {line}"
     with interning():
         text = lower(plan(parse_problem(line), Config.parse(words), target("avx512"))).text
         plain = lower(plan(parse_problem(line.replace("sum", "relu")), Config.parse(words), target("avx512"))).text
     addresses = re.findall(r"@llvm\.prefetch\.p0\(ptr (%\S+),", text)
-    assert len(addresses) == 12 and "!nontemporal" not in text
-    assert all(re.search(rf"{x} = getelementptr i8, .*, i64 {6 * 64 * 4}\n", text) for x in addresses)
+    assert addresses and len(addresses) % 12 == 0 and "!nontemporal" not in text
+    assert all(re.search(rf"{x} = getelementptr i8, .*, i64 {pixels * 64 * 4}\n", text) for x in addresses)
     assert "@llvm.prefetch" not in plain and "!nontemporal" in plain
 
 
@@ -198,6 +205,8 @@ RESULTS = [
     ("--matmul 9x7:7x32", "--lane=n --register=m:4,n:16"),
     ("--dir=FWD_B --stag=aBx16b --dtag=aBx16b mb2ic20ih7oc27oh7kh3ph1", "--lane=oc --register=ow:2,oc:16"),
     ("--stag=aBx32b --dtag=aBx32b mb1ic5ih9oc9oh9kh3ph1", "--lane=oc --register=ow:3,oc:16"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb2ic32ih9oc7oh5kh1sh2ph0", "--lane=ic --register=iw:3,ic:16"),
+    ("--dir=BWD_D --stag=axb --dtag=axb mb1ic32ih11oc5oh4kh3sh3ph1", "--lane=ic --register=iw:2,ic:32"),
 ]  # fmt: skip
 
 
