@@ -100,7 +100,7 @@ _ZEN3_BY_BITS = ((256, (("widen", 0.2),)),)
 _ZEN5 = (
     *_ZEN, ("straight_call", 5.0), ("turn", 1.0), ("spill", 1.0), ("exposed_near", 0.5), ("exposed_far", 0.2),
     ("run", 1.5), ("streamed_pixels", 2.0), ("memory_wait", 60.0), ("memory_page", 800.0), ("row_wait", 35.0),
-    ("part_load", 0.3), ("added_ways", 4),
+    ("part_load", 0.3), ("added_ways", 4), ("result_near", 28 << 20),
 )  # fmt: skip
 _ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("interleaved", 0.5), ("transform", 0.5))),)
 
@@ -184,12 +184,15 @@ for short runs of channels from memory, and transforms for their arrays: 21 of 1
 changed, which take 0.87 of the time in the mean, 0.37 at least and 1.03 at most. Dot products of a gradient of the
 weights interleave there, too, the pixels of a vector of channels as they load it, in half a cycle: of 300 drawn
 problems in channels last and bf16, 105 choices changed, and 40 of them that were timed take 0.90 of the time in the
-mean, 0.72 at least and 1.26 at most; twice the price gives 24 others 1.06 of their time, half of it 1.01. Loads of a
-transform's weights that the last cache keeps are hidden by its products, and those beyond half of that cache come from
-memory in each pass: of 36 layers of 3x3 taps and 128 to 1024 channels, and 442 configs of both widths, first choices
-lose 0.2 % at 512 bits, which lost 9.5 %, and 0.7 % at 256, which lost 2.1 %. The costs are those of both widths
-together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of these layers and judged on the
-other.
+mean, 0.72 at least and 1.26 at most; at twice the price, 24 of them take 1.06 of that time, and at half of it 1.01.
+Results of 28 MiB and more are stored past its last cache of 32 MiB: of 48 drawn problems with results of 28 to 32 MiB,
+23 choices changed at 512 bits, which take 0.93 of the time in the mean, 0.68 at least and 1.03 at most, and ten of 24
+at 256 bits, which take 0.95, 0.81 and 1.00. Below, results of a few channels stay in that cache from one call to the
+next: a layer of 25 MiB takes 1.17. Loads of a transform's weights that the last cache keeps are hidden by its products,
+and those beyond half of that cache come from memory in each pass: of 36 layers of 3x3 taps and 128 to 1024 channels,
+and 442 configs of both widths, first choices lose 0.2 % at 512 bits, which lost 9.5 %, and 0.7 % at 256, which lost 2.1
+%. The costs are those of both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one
+half of these layers and judged on the other.
 
 Costs of memory that were fitted on Zen 5 hold on Zen 4, as drawn problems of five spaces show, whose first choices were
 measured with each group of costs and without it. Windows of groups that wait for the first lines of far runs changed 16
