@@ -173,7 +173,8 @@ def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, stream
         ("--dir=BWD_D mb8ic256ih28oc512oh28kh1ph0", ("diff_dst",)),
         ("mb1ic256ih28oc64oh28kh1ph0", ()),
         ("mb1ic256ih56oc64oh56kh3ph1", ()),
-        ("mb32ic16ih64oc64oh64kh1ph0", ()),
+        ("mb32ic16ih64oc64oh64kh1ph0", ("src",)),  # pixels of one line
+        ("mb32ic15ih64oc64oh64kh1ph0", ()),
         ("--dir=BWD_W mb1ic256ih56oc64oh56kh1ph0", ("src",)),
         ("--dir=BWD_W mb1ic256ih28oc64oh28kh1ph0", ()),
     ],
