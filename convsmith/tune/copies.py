@@ -216,10 +216,11 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
 
 def _is_apart(facts: SharedFacts, view: View, config: Config) -> bool:
     """Return whether many groups of terms are packed one by one, because some of their elements are absent: those of
-    columns beside borders.
+    columns beside borders, which padded copies have where vectors are packed.
     """
     is_joined = 0 < view_steps(view).get(Var(facts.dims[config.lane][-1]), 0) <= MAX_READ_STRIDE
-    is_present = is_true(view.mask) or view.name in config.staged("unfold")
+    is_padded = config.realise == "pad_copy" and facts.unit.rows == 1
+    is_present = is_true(view.mask) or view.name in config.staged("unfold") or is_padded
     return not (is_present or is_joined) and facts.unit.terms > 1 and _has_columns(facts, config)
 
 

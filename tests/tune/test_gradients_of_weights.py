@@ -13,6 +13,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.copies import packed
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.model import Model
 from convsmith.tune.tile_counts import ADDRESSES, rows_cross_blocks
@@ -284,13 +285,17 @@ def test_blocks_of_pixels_touch_few_pages(row: MicroArchitecture) -> None:
 
 
 def test_pairs_beside_borders_are_not_packed_in_vectors() -> None:
-    """Pairs of pixels, one of which may be absent, are copied one by one: for few results that takes longer than
-    products of converted numbers.
-    """
-    few = config_of(f"{FIRST} --dt=bf16 mb1ic320ih64oc4oh64kh3ph1", "avx512_bf16")
-    assert "src" not in few.packed
-    many = config_of(f"{FIRST} --dt=bf16 mb1ic64ih56oc64oh56kh3ph1", "avx512_bf16")
-    assert {"src", "diff_dst"} == many.packed
+    """Pairs of pixels, one of which may be absent, are copied one by one, unless a padded copy has both."""
+    problem = parse_problem(f"--dir=BWD_W {FIRST} --dt=bf16 mb1ic64ih56oc64oh56kh3ph1").canonical()
+    target = TARGETS["avx512_bf16"]
+    st = statement(problem, target)
+    words = "--lane=ic --register=oc:8,ic:32 --instruction=vdpbf16ps_512 --k_step=ow:2 --pack=src,diff_dst"
+    for realise, singly in (("mask", 1), ("pad_copy", 0)):
+        config = Config.parse(f"--target=avx512_bf16 {words} --realise={realise}")
+        model = Model(problem, st, target, ProductShape.of(st, target, config))
+        events = [name for each in packed(model, config) for name, _ in each]
+        assert events.count("lane_load") == singly
+    assert {"src", "diff_dst"} == config_of(f"{FIRST} --dt=bf16 mb1ic64ih56oc64oh56kh3ph1", "avx512_bf16").packed
 
 
 @pytest.mark.parametrize(
