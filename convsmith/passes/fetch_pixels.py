@@ -87,9 +87,9 @@ class _FetchPixels(ScopedRewriter):
 
 @stages(*FLATTENED)
 def fetch_pixels(kernel: Kernel, name: str, pixels: str, terms: str) -> Kernel:
-    """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels``, at a distance of 8 KiB at
-    least unless the kernel reads an array that it writes.
+    """Prefetch the elements of the array ``name`` that follow those of the loop ``pixels`` at some distance.
 
+    The distance is that of the next elements if the kernel reads an array that it writes, and 8 KiB at least otherwise.
     Each iteration of the loop ``terms`` prefetches a share of them. The kernel is unchanged where an iteration does not
     read one element, or some adjacent ones, of each pixel, or where pixels of many lines are not contiguous.
 

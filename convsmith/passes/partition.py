@@ -4,7 +4,8 @@ The pass evaluates, for all iterations, every condition, minimum and maximum bel
 (and otherwise only on loops inside it). Adjacent iterations with equal outcomes form one piece, which is simplified
 under its range. No condition is solved symbolically.
 
-The outcome of a minimum or maximum is the argument that it selects; the outcome of some loops' bounds is their value.
+The outcome of a minimum or maximum is the argument that it selects; the outcome of some loops' bounds is their value,
+as is that of a minimum or maximum that also depends on a loop inside which is to be split.
 Among equal arguments, a constant is selected if the loop then has fewer pieces, as in a loop whose last tile is a full
 one.
 """
@@ -186,11 +187,13 @@ class _Partition(ScopedRewriter):
             inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
-        cuts = _cuts(loop.var, (lo, hi - 1), tests, boxes)
+        shared = self.bounds_of_tiles(loop.var, tests, boxes)
+        decided: Tests = {_Value(x) if x in shared else x: names for x, names in tests.items()}
+        cuts = _cuts(loop.var, (lo, hi - 1), decided, boxes)
         if cuts is None:
             return self._For(loop)
-        if len(cuts) > 2 and hi - lo <= MAX_TILES and any(isinstance(test, (Min, Max)) for test in tests):
-            cuts = min(cuts, _cuts(loop.var, (lo, hi - 1), tests, boxes, True) or cuts, key=len)
+        if len(cuts) > 2 and hi - lo <= MAX_TILES and any(isinstance(test, (Min, Max)) for test in decided):
+            cuts = min(cuts, _cuts(loop.var, (lo, hi - 1), decided, boxes, True) or cuts, key=len)
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
         pieces: list[Stmt] = []
@@ -213,6 +216,14 @@ class _Partition(ScopedRewriter):
             pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
         self.whole = nest
         return block(*pieces)
+
+    def bounds_of_tiles(self, var: Var, tests: Tests, boxes: Mapping[Var, Range]) -> set[Index]:
+        """Return the minima and maxima of ``tests`` that depend on the loop over ``var`` and on one of the loops inside
+        that are to be split: bounds of tiles whose number differs between residue classes. Their outcome is their
+        value, since otherwise the loops inside have no constant bounds in a piece.
+        """
+        inside = {v for v in boxes if v.name in self.names}
+        return {x for x, names in tests.items() if isinstance(x, (Min, Max)) and var in names and names & inside}
 
 
 @stages(*LOOPS, *FLATTENED)

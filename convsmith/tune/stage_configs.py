@@ -18,7 +18,7 @@ from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_features
-from convsmith.tune.features import Features, times
+from convsmith.tune.features import Features, cycles, times
 from convsmith.tune.fetches import fetching
 from convsmith.tune.fused import of_stage, with_unfused_pixels
 
@@ -105,17 +105,16 @@ class StageConfigs:
         return expected_features(problem, self.whole(problem, threads), self.machine)
 
     def features_by_rows(self, problem: Conv, near: bool, rows: int) -> Features:
-        """Return the features of a stage that computes a few ``rows`` at a time, on one thread.
-
-        A stage that is not ``near`` waits for the lines of its whole source, unless the price of the pages that its
-        rows begin includes these waits.
+        """Return the features of a stage that computes a few ``rows`` at a time, on one thread. A stage that is not
+        ``near`` waits for the lines of its whole source, where their price depends on its size.
         """
-        config = self.by_rows(problem, near, rows)
-        if not near and not self.machine.costs.memory_page:
-            return expected_features(problem, config, self.machine)
-        part = self._chosen_for(problem, rows)
+        part, config = self._chosen_for(problem, rows), self.by_rows(problem, near, rows)
         again = prod(problem.outputs[0].shape) / prod(part.outputs[0].shape)
-        return times(expected_features(part, config, self.machine), again)
+        found = times(expected_features(part, config, self.machine), again)
+        if near or not self.machine.costs.arriving_line:
+            return found
+        whole = expected_features(problem, config, self.machine)
+        return max(found, whole, key=lambda features: cycles(features, self.machine))
 
     def rows_of_tile(self, problem: Conv) -> int:
         """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one

@@ -45,7 +45,7 @@ def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 PARTS = {
     "report", "torch_networks", "library_networks", "audio_networks", "gpu_rows", "gpu_subjects", "tiny_networks",
-    "cmsis_nn", "random_models", "onnx_peers", "row_processes", "live_bytes",
+    "cmsis_nn", "random_models", "onnx_peers", "row_processes", "live_bytes", "gpu_choices",
 }  # fmt: skip
 """Modules that scripts share."""
 

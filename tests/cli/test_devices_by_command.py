@@ -34,8 +34,8 @@ def test_a_kernel_is_verified_and_timed() -> None:
     assert not any("CPU time" in line for line in page)
     row = next(line.split() for line in page if line.startswith(LINE))
     *_, microseconds, rate, peak, _, verified = row
-    billions = parse_problem(LINE).flops_real / 1e9
-    assert abs(float(rate) - billions / (float(microseconds) * 1e-6)) < 0.1 and (peak, verified) == ("-", "yes")
+    billions = parse_problem(LINE).flops_dense / 1e9  # taps that meet padding count; both numbers have one decimal
+    assert abs(float(rate) - billions / (float(microseconds) * 1e-6)) < 0.06 and (peak, verified) == ("-", "yes")
 
 
 def test_a_kernel_is_explained_and_shown_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

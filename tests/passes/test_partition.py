@@ -150,3 +150,17 @@ def test_a_loop_of_unknown_bounds_hides_no_other() -> None:
     made = partition(kernel, ("o",), 100)
     assert len([loop for loop in loops_of(made.body) if loop.var.name == "o"]) > 1
     assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize("tile", [5, 7, 12, 13])
+def test_tiles_of_residue_classes_of_different_sizes_have_constant_bounds(tile: int) -> None:
+    """Three classes of 38 pixels have 13, 13 and 12; the number of tiles, or the size of the last one, differs."""
+    kernel = parse_kernel(f"""kernel k(d: f32[38])
+  for r in 0 .. 3:
+    for i.o in 0 .. {-(-13 // tile)}:
+      for i.i in 0 .. min(-i.o * {tile} + (-r + 1) // 3 + 13, {tile}):
+        d[r + i.i * 3 + i.o * {3 * tile}] = d[r + i.i * 3 + i.o * {3 * tile}] + 1.0
+""")
+    made = partition(kernel, ("r", "i.o"))
+    assert all(loop.hi.is_const for loop in loops_of(made.body))
+    assert_same_results(kernel, made)

@@ -8,7 +8,7 @@ import pytest
 
 from convsmith.machine.micro_architectures import named
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.problem import parse_problem
+from convsmith.problem import Conv, parse_problem
 from convsmith.problem.fusion import stages_of
 from convsmith.tune.chains import Joint, chain_config, joints
 from convsmith.tune.stage_configs import StageConfigs
@@ -56,14 +56,17 @@ def test_rows_of_planes_in_memory_wait_for_pages() -> None:
 
 def test_rows_of_channels_in_memory_wait_for_the_lines_of_the_whole_source() -> None:
     """A part of a source that the second-level cache holds would have none."""
-    line = f"{FIRST} mb1ic224ih56oc112kh1 -> {FIRST} g112mb1ic112ih56oc112kh3ph1"
+    line = f"{FIRST} mb2ic192id32ih28iw28oc16kd1kh1kw1 -> {FIRST} g16mb2ic16id32ih28iw28oc16kd3kh3kw3pd1ph1pw1"
     stages, machine = stages_of(parse_problem(line).canonical()), named("intel-server").of(LEVEL)
     assert stages is not None
-    (joint,) = joints(stages, StageConfigs(machine))
+    configs = StageConfigs(machine)
+    (joint,) = joints(stages, configs)
     assert not joint.fused
-    priced = replace(machine, costs=replace(machine.costs, memory_page=1e-9))  # for the pages, in place of the lines
-    (joint,) = joints(stages, StageConfigs(priced))
-    assert joint.fused
+    one, _ = stages.problems
+    assert isinstance(one, Conv)
+    events = {event for x in configs.features_by_rows(one, False, 1) for _, found in x.causes for event, _ in found}
+    part = {event for x in configs.features_by_rows(one, True, 1) for _, found in x.causes for event, _ in found}
+    assert "arriving_line" in events and "arriving_line" not in part
 
 
 def test_a_fused_stage_fetches_the_pixels_that_it_reads_from_memory() -> None:
