@@ -68,12 +68,14 @@ def _may_lie_along_rows(p: Problem, st: Statement, target: Machine) -> bool:
     """Return whether vectors of the result of ``p``, whose statement is ``st``, may lie along the pixels of a row: if
     there are groups, if channels leave vectors empty, or if a pixel has few products and the first-level cache does
     not keep a line of each channel of a vector where the channels of an image have one place in it. Vectors of
-    channels, which are stored as parts of so many lines, take up to three times as long in images of such sizes.
+    channels, which are stored as parts of so many lines, take up to three times as long in images of such sizes. A
+    window of one column may be that of an image of one column, whose rows fill no vector.
     """
     if st.of("batch") or _leaves_lanes_empty(st, target):
         return True
     is_kept = target.l1.lines_kept(target.l1.way, 0) >= target.width(dtype(st.acc))
-    return _is_row(st) and has_few_channels(p, st) and not is_kept
+    has_columns = isinstance(p, Conv) and p.k[-1] > 1
+    return _is_row(st) and has_columns and has_few_channels(p, st) and not is_kept
 
 
 def _leaves_lanes_empty(st: Statement, target: Machine) -> bool:

@@ -307,12 +307,18 @@ def test_windows_of_few_channels_have_no_table(line: str, tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "level", "lane"), [("abx", "avx512", "ow"), ("abx", "avx2", "oc"), ("axb", "avx512", "oc")]
+    ("tag", "window", "level", "lane"),
+    [
+        ("abx", "kh3kw3ph1pw1", "avx512", "ow"),
+        ("abx", "kh3kw3ph1pw1", "avx2", "oc"),
+        ("axb", "kh3kw3ph1pw1", "avx512", "oc"),
+        ("abx", "kh5kw1ph2pw0", "avx512", "oc"),  # images may have one column
+    ],
 )
 def test_few_channels_are_stored_in_rows_where_the_first_cache_keeps_no_line_of_each(
-    tag: str, level: str, lane: str
+    tag: str, window: str, level: str, lane: str
 ) -> None:
-    p = Conv.parse(f"--stag={tag} --dtag={tag} mb1ic4ih64oc64kh3ph1")
+    p = Conv.parse(f"--stag={tag} --dtag={tag} mb1ic4ih64iw64oc64{window}")
     target = registry.target(level)
     kept = target.l1.lines_kept(target.l1.way, 0)
     assert (kept < target.width(dtype("f32"))) == (level == "avx512")
