@@ -347,11 +347,14 @@ def with_shared_taps(model: Model, loops: Loops, config: Config) -> Config | Non
     """Return the config of a gradient of the weights of groups of one channel with several pixels in straight lines, so
     that an element which several of them read through different taps is converted to the type of sums once.
 
-    None if no taps share pixels, elements have the type of sums, or lanes are not adjacent.
+    None if no taps share pixels, elements have the type of sums, or lanes are not adjacent, or if the register tile has
+    several pixels already.
     """
     st, pixel = model.st, model.st.reduce[-1]
     alone = config.lane == model.batch and model.src.get(Var(model.batch), 1) == 1 and not config.tiles_at("k_step")
     if st.constant or not alone or st.a.dtype == st.acc or pixel not in loops.extents:
+        return None
+    if pixel in dict(config.tiles_at("register")):
         return None
     taps = [n for n, size in config.tiles_at("register") if size > 1 and loops.axes[n]]
     if loops.axes[pixel] not in {loops.axes[n] for n in taps} or loops.extents[pixel] < PIXELS_OF_SHARED_TAPS:

@@ -480,3 +480,12 @@ def test_factors_in_memory_that_tiles_cannot_fetch_are_packed(line: str, packed:
     zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(TARGETS["avx512_bf16"])
     config = default_config(parse_problem(f"--dir=BWD_W --dt=bf16 {LAST} {line}"), zen5)
     assert sorted(config.packed) == packed
+
+
+@pytest.mark.parametrize("pixels", [3, 4, 5, 8])
+def test_pixels_of_a_register_tile_do_not_step_as_well(pixels: int) -> None:
+    """Depthwise gradients convert shared elements once in steps of several pixels, unless a tile has these pixels."""
+    line = f"g272mb1ic272ih{2 * pixels - 1}oc272oh{pixels}kh3sh2ph1"
+    for dt, level in (("bf16", "avx512_bf16"), ("f16", "avx512")):
+        config = config_of(f"{LAST} --dt={dt} {line}", level)
+        assert not dict(config.tiles_at("k_step")).keys() & dict(config.tiles_at("register")).keys()
