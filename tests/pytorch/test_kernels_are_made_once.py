@@ -15,6 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.compiler import driver  # noqa: E402
+from convsmith.frontend import side_by_side  # noqa: E402
 from convsmith.network import ahead  # noqa: E402
 from convsmith.problem.post_ops import BinaryPostOp  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
@@ -57,7 +58,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counte
 def test_each_problem_of_a_network_is_compiled_once(
     is_deep: bool, keep_faster: bool, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "available_cpus", lambda: 1)
+    for module in (ahead, side_by_side):  # no child compiles
+        monkeypatch.setattr(module, "available_cpus", lambda: 1)
     model, x = Residual(is_deep).eval(), torch.randn(1, 8, 6 + 2 * is_deep + keep_faster, 7)
     monkeypatch.setattr("convsmith.torch.choice.LEFT", 0.0)  # our kernels run all layers
     made = optimize(model, x, threads=1, keep_faster=keep_faster)
@@ -69,6 +71,7 @@ def test_each_problem_of_a_network_is_compiled_once(
 
 
 def test_layers_are_compiled_side_by_side(compiled: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "available_cpus", lambda: 2)
+    for module in (ahead, side_by_side):
+        monkeypatch.setattr(module, "available_cpus", lambda: 2)
     made = optimize(Residual(True).eval(), torch.randn(1, 8, 8, 9), threads=1, keep_faster=False)
     assert made.convsmith_report.ours and not compiled, "children have compiled all kernels"
