@@ -24,8 +24,11 @@ def with_shared_norms(graph: Graph, machine: Machine, threads: int) -> Graph:
     """
     nodes, values = list[NetworkNode](), dict(graph.values)
     for node in graph.nodes:
-        rows = _rows(node.work, machine, threads) if isinstance(node.work, GroupNorm) else 0
-        nodes += _steps(node, node.work, rows, values) if rows and isinstance(node.work, GroupNorm) else [node]
+        norm = node.work
+        if isinstance(norm, GroupNorm) and (rows := _rows(norm, machine, threads)):
+            nodes += _steps(node, norm, rows, values)
+        else:
+            nodes.append(node)
     return replace(graph, values=values).changed(nodes)
 
 
@@ -34,8 +37,7 @@ def _rows(norm: GroupNorm, machine: Machine, threads: int) -> int:
     images, height = norm.shape[0], norm.shape[2] if len(norm.shape) > 2 else 1
     rows = -(-height // -(-threads // images))
     blocks = -(-height // rows)
-    along = {None if x is None else x.dim for x in (t.layout.contiguous for t in (norm.inputs[0], norm.result))}
-    if blocks == 1 or along != {1}:
+    if blocks == 1 or norm.adjacent_dims != {1}:
         return 0
     cycles = operator_cycles(norm, machine) / images
     return rows if cycles * (1 - 1 / blocks) > 2 * machine.prices["meeting"] else 0

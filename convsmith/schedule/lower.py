@@ -379,7 +379,7 @@ def check_fetches(k: KernelPlan) -> tuple[str, ...]:
 
 
 def fetches_pixels(st: Statement, config: Config, target: Machine) -> bool:
-    """Return whether tiles of several pixels of a row can fetch the pixels of the next tile: vectors are weights, and
+    """Return whether tiles of several pixels of a row can fetch the pixels of a later tile: vectors are weights, and
     the caller's source is read where it is, once for each tile of channels. Prefetches of pixels may leave the array.
     """
     if target.prefetches_by_loads or config.phases or config.has_transform:

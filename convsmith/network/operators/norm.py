@@ -30,7 +30,7 @@ from convsmith.statement.operator import (
     result_array,
 )
 
-__all__ = ["FACTORS", "GroupNests", "GroupNorm", "Norm", "RowNorm"]
+__all__ = ["FACTORS", "GroupNests", "GroupNorm", "Norm", "RowNorm", "present_sum"]
 
 FACTORS = ("scale", "shift")
 """The arrays by which normalised elements are multiplied, and that are added then."""
@@ -125,7 +125,7 @@ class RowNorm(Norm):
         def sums(n: int, to: str, term: _Element, value: Callable[[Value, int], Value]) -> OperatorNest:
             at = Var(f"d{n}"), Var(f"k{n}")
             return OperatorNest(
-                ((f"d{n}", rows),), (at[0], 0), lambda _, found: value(_present(found), size), ((f"k{n}", size),),
+                ((f"d{n}", rows),), (at[0], 0), lambda _, found: value(present_sum(found), size), ((f"k{n}", size),),
                 lambda load: term(load, at), to=to,
             )  # fmt: skip
 
@@ -165,7 +165,7 @@ class GroupNests:
         dims = tuple(zip(names, sizes))
         self.made.append(
             OperatorNest(
-                dims[:2], tuple(at[:2]), lambda _, found: value(_present(found), count), dims[2:],
+                dims[:2], tuple(at[:2]), lambda _, found: value(present_sum(found), count), dims[2:],
                 lambda load: load(source, (at[0], at[1] * self._each + at[2])), to=between,
             )
         )  # fmt: skip
@@ -194,10 +194,15 @@ class GroupNorm(Norm):
         return tuple(array(name, self.type, shape) for name, shape in (*each, *whole))
 
     @property
+    def adjacent_dims(self) -> set[int | None]:
+        """The dims whose elements are adjacent in memory, in the source and in the result."""
+        blocks = (t.layout.contiguous for t in (self.inputs[0], self.result))
+        return {None if x is None else x.dim for x in blocks}
+
+    @property
     def around(self) -> tuple[int, ...]:
         """An image, or a channel where it is a group and its pixels are adjacent."""
-        near = {None if x is None else x.dim for x in (t.layout.contiguous for t in (self.inputs[0], self.result))}
-        return (1,) if 1 in near or self.groups < self.shape[1] else (1, 1)
+        return (1,) if 1 in self.adjacent_dims or self.groups < self.shape[1] else (1, 1)
 
     def nests(self) -> OperatorNests:
         """Return the nests of the means and factors of channels, and of the result."""
@@ -212,7 +217,7 @@ class GroupNorm(Norm):
             at, dims = nests.place()
 
             def stored(_: Loader, found: Value | None) -> Value:
-                return _present(found) if value is None else value(_present(found), prod(pixels))
+                return present_sum(found) if value is None else value(present_sum(found), prod(pixels))
 
             nests.made.append(
                 OperatorNest(dims[:2], tuple(at[:2]), stored, dims[2:], lambda load: term(load, at), to=to)
@@ -249,7 +254,8 @@ class GroupNorm(Norm):
         return self._reference(apart, tuple(range(2, apart.ndim)), True, arrays[1:])
 
 
-def _present(x: Value | None) -> Value:
+def present_sum(x: Value | None) -> Value:
+    """Return the sum that a nest with a reduction found."""
     assert x is not None
     return x
 

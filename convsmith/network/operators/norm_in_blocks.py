@@ -17,7 +17,7 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Select, Value, const
-from convsmith.network.operators.norm import GroupNests, GroupNorm, Norm
+from convsmith.network.operators.norm import GroupNests, GroupNorm, Norm, present_sum
 from convsmith.network.operators.pool import Pool
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import mul, sub
@@ -49,11 +49,6 @@ def block_sums(norm: GroupNorm, rows: int) -> Pool:
     )  # fmt: skip
 
 
-def _present(x: Value | None) -> Value:
-    assert x is not None
-    return x
-
-
 def _blocks(shape: Sequence[int], rows: int) -> int:
     return -(-shape[2] // rows)
 
@@ -79,7 +74,7 @@ class _BlockNests(GroupNests):
         dims = tuple(zip(names, self._dims))
 
         def stored(_: Loader, found: Value | None) -> Value:
-            total = _present(found)
+            total = present_sum(found)
             return value(total, prod(self._pixels)) if self._is_each else total
 
         own = to if self._is_each else f"sum_{to}"
@@ -159,7 +154,7 @@ class BlockSquares(Norm):
             return Select(present, mul(away, away), const(dtype(self.type), 0))
 
         at: tuple[IndexLike, ...] = (image, channel, block, *(0,) * len(width))
-        nests.made.append(OperatorNest(dims[:3], at, lambda _, found: _present(found), dims[3:], square))
+        nests.made.append(OperatorNest(dims[:3], at, lambda _, found: present_sum(found), dims[3:], square))
         return nests_of(self, nests.made)
 
     def reference(self, *arrays: Any) -> Any:
