@@ -63,19 +63,21 @@ class _FetchPixels(ScopedRewriter):
         where ``at`` is the element of ``buffer`` that it reads of each of ``count`` pixels; None unless the iterations
         read contiguous elements of a pixel.
 
-        Where pixels of few lines are apart, an iteration fetches all lines of some pixels. If the iterations are more
-        than the pixels, the last ones fetch pixels of further tiles.
+        The distance is in tiles, by the bytes that all iterations read of a tile: where channels are in blocks, they
+        lie in several runs of memory. Where pixels of few lines are apart, an iteration fetches all lines of some
+        pixels. If the iterations are more than the pixels, the last ones fetch pixels of further tiles.
         """
         line = LINE // buffer.dtype.bytes
         pitch = dict(at.terms).get(self.pixels, 0)
         first, tile = substitute(at, {self.pixels: as_index(0)}), count * pitch
+        read = count * (loop.hi.const - loop.lo.const) * buffer.dtype.bytes
         for atom, step in first.terms:
             runs = loop.hi.const - loop.lo.const if atom is loop.var else 0
             if isinstance(atom, Mod) and loop.var in variables_of(atom):
                 runs = atom.den
             if step > 0 and runs * step == pitch:
                 moved = {a: c * (count if a is atom else 1) for a, c in first.terms}
-                tile *= max(-(-self.distance // (tile * buffer.dtype.bytes)), 1)
+                tile *= max(-(-self.distance // read), 1)
                 return make_sum(first.const + tile, moved), [*range(0, step * count, line)]
             if step > 0 and 0 < runs * step < pitch:
                 pixels = -(-count // runs)

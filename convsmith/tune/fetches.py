@@ -23,6 +23,11 @@ FETCHED_TERMS, FEWEST_TERMS = 64, 16
 second-level cache would not hold two larger ones.
 """
 
+FEW_PASSES = 8
+"""Maximum number of passes of tiles of channels over pixels of which the first one, which reads them from beyond the
+near caches, takes so large a part of the time that it pays to fetch pixels in all of them.
+"""
+
 
 def fetching(st: Statement, config: Config, target: Machine) -> Config:
     """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
@@ -126,11 +131,11 @@ def _passes_groups(st: Statement, config: Config) -> bool:
 
 
 def _passes_near_pixels(st: Statement, config: Config, target: Machine) -> bool:
-    """Return whether each tile of channels passes over pixels that the second-level cache holds since the tile of
-    channels before it.
+    """Return whether many tiles of channels pass one after the other over the same pixels, which the second-level cache
+    holds from the first pass to the last.
     """
     (channels,), order = st.of("n"), config.order
-    if channels.name not in order or channels.size <= config.size(channels.name):
+    if channels.name not in order or channels.size <= FEW_PASSES * config.size(channels.name):
         return False
     within = {x for n in order[order.index(channels.name) :] for x in fused_dims(config, n)}
     pixels = prod(d.size for d in st.of("m") if d.name in within)

@@ -187,6 +187,18 @@ def test_a_kernel_that_reads_no_results_fetches_a_tile_that_is_not_near(result: 
     assert line.strip() == f"prefetch a[{as_text(f'i * 3 + p.o * 60 + {60 * tiles}')}]"
 
 
+def test_the_distance_counts_all_blocks_of_the_channels_of_a_tile() -> None:
+    """A tile of three pixels reads 48 bytes in each of five blocks of channels: 35 tiles are the first 8 KiB."""
+    text = """kernel k(a: f32[800], c: f32[12])
+  for p.o in 0 .. 4:
+    for i in 0 .. 20:
+      for p.i in 0 .. 3 #unrolled:
+        c[p.i + p.o * 3] = a[i % 4 + i // 4 * 160 + p.i * 4 + p.o * 12]
+"""
+    (line,) = [x for x in str(fetch_pixels(parse_kernel(text), "a", "p.i", "i")).splitlines() if "prefetch" in x]
+    assert line.strip() == f"prefetch a[{as_text(f'i % 4 * 3 + i // 4 * 160 + p.o * 12 + {12 * 35}')}]"
+
+
 def as_text(index: str) -> str:
     """Return ``index`` as it prints."""
     head = "kernel k(a: f32[999])\n  for p.o in 0 .. 4:\n    for i in 0 .. 20:\n"
