@@ -19,6 +19,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import MAX_READ_STRIDE
 from convsmith.passes.bind import bind
 from convsmith.passes.collapse import collapse
+from convsmith.passes.cross_blocks import cross_blocks
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
@@ -74,7 +75,7 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
             vectors = _CopyVectors((), vectors.lanes)
         s.run(flatten)
         _lower_sums(s, pack, target, sums)
-        _lower_copy(s, vectors)
+        _lower_copy(s, vectors, with_cases=not (is_constant or target.vectors.scalable))
     s.run(simplify, False)
     s.run(narrow_index)
     if found is not None:
@@ -211,8 +212,8 @@ def _is_scattered(moved: CopyNest, vectors: _CopyVectors) -> bool:
     return is_apart and moved.is_short
 
 
-def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
-    """Vectorise a copy."""
+def _lower_copy(s: Schedule, vectors: _CopyVectors, with_cases: bool) -> None:
+    """Vectorise a copy, ``with_cases`` for the places within a block of the original at which vectors begin."""
     s.run(simplify)
     if vectors.are_cut:
         around, lane = s.tile(vectors.loops[0], vectors.lanes, "ol", ("copy", "copy"))
@@ -222,6 +223,8 @@ def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
     if len(vectors.loops) > 1:
         s.run(fuse, *vectors.loops, vectors.loops[-1], "conditions")
     if vectors.loops:
+        if with_cases:
+            s.run(cross_blocks, vectors.loops[-1])
         s.run(vectorise, vectors.loops[-1], vectors.lanes, False)
 
 

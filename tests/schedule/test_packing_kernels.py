@@ -39,6 +39,7 @@ LAYERS = [
     "ic20ih5oc40oh5kh3ph1", "--wtag=xba ic20ih5oc40oh5kh3ph1", "--dir=BWD_D ic20ih5oc40oh5kh3ph1",
     "ic9ih5oc33oh5kh5ph2", "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1",
     "--dt=bf16 --wtag=axb ic20ih5oc40oh5kh1ph0", "g3ic12ih5oc60oh5kh3ph1",
+    "--dir=BWD_W --stag=aBx16b --dtag=aBx16b g4mb1ic136ih14oc272oh14kh1ph0",
 ]  # fmt: skip
 PIECES = [
     "--dt=u8:s8:s32 --stag=ba 37x84:84x64",
@@ -339,6 +340,21 @@ def test_whole_blocks_of_channels_are_packed_in_vectors(channels: int) -> None:
         packs = run_steps(made.program.naive(), made.pipeline).packs
         texts = [str(run_steps(pack, packing.packing_steps(pack, level))) for pack in packs]
     assert len(texts) == 2 and all("interleave_2x16_bf16(" in text for text in texts)
+
+
+def test_vectors_that_cross_blocks_of_channels_are_packed_by_runs_of_lanes() -> None:
+    """Groups of 68 channels begin at four places in blocks of 16. No loop copies single elements."""
+    line = "--dir=BWD_W --stag=aBx16b --dtag=aBx16b g4mb1ic136ih14oc272oh14kh1ph0"
+    problem, level = parse_problem(line).canonical(), target("avx512")
+    config = Config.parse(
+        "--target=avx512 --lane=oc --register=ic:9,oc:48 --order=g,oc,kh,kw,ic --reduce=mb,oh,ow --pack=diff_dst"
+    )
+    with interning():
+        made = plan(problem, config, level)
+        (pack,) = run_steps(made.program.naive(), made.pipeline).packs
+        found = run_steps(pack, packing.packing_steps(pack, level))
+    assert "oc.l" in {x.var.name for x in loops_of(pack.body)}
+    assert "oc.l" not in {x.var.name for x in loops_of(found.body)}
 
 
 @pytest.mark.parametrize("isa, row", [("avx512_vnni", "vpdpbusd_512"), ("avx2_vnni", "vpdpbusd_256")])
