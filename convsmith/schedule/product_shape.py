@@ -203,7 +203,7 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     read: set[str] = set()
     if config is not None and not st.constant:
         read = {v.name for find in (interleavable, paired) for v in find(st, config, row.terms)}
-    packed = config is not None and changing - read <= ({*config.staged("pack")} if st.constant else config.packed)
+    packed = config is not None and changing - read <= config.packed
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if row.limit and (st.b.requantised is not None or st.b.flipped):

@@ -208,7 +208,7 @@ def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         filled: tuple[str, ...] = ()
         if reads.source is not None and (has_windows(config) or is_short):
             filled = (reads.source.name,)
-        elif nest.rows or (config.staged_at("pack_at") and not st.constant):
+        elif nest.rows or config.staged_at("pack_at"):
             filled = tuple(reads.name(v.name) for v in st.factors if v.name in config.packed)
         for x in nest.terms:
             s.run(fill_terms, x, x.extent, filled)

@@ -1,7 +1,8 @@
 """Nests whose source is packed in each call, in the terms that an instruction adds up, with pixels along the lanes.
 
 In channels first, the terms of an instruction lie an image apart, and channels as lanes would scatter the result. A
-source that is read once is packed in pairs or fours of channels, once for all channels of the result.
+source that is read once is packed in pairs or fours of channels, once for all channels of the result: in front of the
+nest, or beside the tiles that read it.
 """
 
 from __future__ import annotations

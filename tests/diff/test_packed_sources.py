@@ -116,6 +116,39 @@ def test_fragments_pack_their_pixels_at_a_loop(line: str) -> None:
         assert verdict.ok, f"{config}: {verdict.detail}"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("line", "words"), [
+    (f"{BF16} mb2ic17ih7oc20oh7kh1ph0", "--lane=oh_ow --fuse=oh+ow --register=oc:5,oh_ow:16 --pack_at=src+oh_ow"),
+    (f"{BF16} mb2ic17ih7oc20oh7kh1ph0", "--lane=ow --register=oc:3,ow:16 --order=mb,oh,ow,oc --pack_at=src+oh"),
+    (f"{BF16} mb1ic16ih9oc33oh5kh1sh2ph0", "--lane=ow --register=oc:7,ow:16 --pack_at=src+ow"),
+    (f"{BF16} g2mb1ic22ih9oc48oh9kh1ph0", "--lane=oh_ow --fuse=oh+ow --register=oc:7,oh_ow:32 --pack_at=src+oh_ow"),
+    (
+        f"{BF16} mb2ic7ih9oc20oh9kh1ph0",
+        "--lane=oh_ow --fuse=oh+ow --register=oc:7,oh_ow:16 --cache=oh_ow:32 --pack_at=src+oh_ow:32",
+    ),
+    (f"{BYTES} mb2ic23ih7oc20oh7kh1ph0", "--lane=oh_ow --fuse=oh+ow --register=oc:5,oh_ow:16 --pack_at=src+oh_ow"),
+    (f"{SCALED} g2mb2ic22ih7oc20oh7kh1ph0", "--lane=ow --offsets=sums --register=oc:5,ow:16 --pack_at=src+ow"),
+])  # fmt: skip
+def test_vectors_pack_their_pixels_at_a_loop(line: str, words: str, threads: int) -> None:
+    level, step = ("avx512_bf16", 2) if line.startswith(BF16) else ("avx512_vnni", 4)
+    config = f"--target={level} --threads={threads} --k_step=ic:{step} {words}"
+    try:
+        verdict = cs.compile(line, target=level, config=config).verify()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize("line", [f"{BF16} --dir=BWD_D mb8ic64ih32oc256oh32kh1ph0", f"{SCALED} mb1ic192ih65oc32kh1ph0"])
+def test_pairs_of_channels_are_packed_beside_the_tiles_of_pixels_that_read_them(line: str) -> None:
+    level = "avx512_bf16" if line.startswith(BF16) else "avx512_vnni"
+    (machine,) = (t for t in known_targets("znver5") if t.name == level)
+    with interning():
+        config = default_config(parse_problem(line).canonical(), machine)
+    assert config.instruction and config.lane in ("oh_ow", "ih_iw")
+    assert config.staged_at("pack_at") and config.staged("pack") == ("wei",)
+
+
 @pytest.mark.parametrize(("line", "is_near"), [
     (f"{BF16} --dir=BWD_D mb1ic64ih44oc384oh44kh1ph0", True),
     (f"{BF16} --deconv mb32ic64ih128oc16oh128kh1ph0", True),
@@ -139,7 +172,7 @@ def test_they_are_chosen(line: str, level: str) -> None:
     (machine,) = (t for t in known_targets("znver4") if t.name == level)
     with interning():
         config = default_config(parse_problem(line), machine)
-    assert config.lane.endswith(("oh_ow", "ow")) and config.instruction and len(config.staged("pack")) == 2
+    assert config.lane.endswith(("oh_ow", "ow")) and config.instruction and len(config.packed) == 2
 
 
 def test_channels_last_and_taps_are_read_as_they_lie() -> None:
