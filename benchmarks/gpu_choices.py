@@ -11,8 +11,8 @@ from gpu_rows import GpuRow
 from convsmith.compiler.memory import flaw_within
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
-from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.tune.device import device_config
 
 __all__ = ["with_choices"]
@@ -39,37 +39,28 @@ def with_choices(rows: Sequence[GpuRow], machine: Machine) -> Iterator[GpuRow]:
     """Yield each of ``rows`` with its default config, then with the configs that lack one of its words, and with those
     of other configs that are legal for it.
     """
+    others = {name: Config.parse(text) for name, text in OTHERS.items()}
     for row in rows:
         with interning():
             problem = row.problem.canonical()
             config = device_config(problem, machine)
-            ways = [(f"without {word}", text) for word, text in _without(str(config))]
-            ways += [(name, text) for name, text in OTHERS.items() if _suits(text, row, machine)]
-            legal = [(name, text) for name, text in ways if _is_legal(problem, text, machine)]
+            ways = [*_without(config), *((name, x) for name, x in others.items() if _suits(x, row, machine))]
+            legal = [(name, str(x)) for name, x in ways if flaw_within(problem, x, machine) is None]
         yield row._replace(config=str(config))
         yield from (row._replace(name=f"{row.name}, {name}", config=text) for name, text in legal)
 
 
-def _without(text: str) -> Iterator[tuple[str, str]]:
-    """Yield words of a config, and its text without each."""
-    words = text.split()
-    for word in words:
-        name, _, value = word.partition("=")
-        others = [x for x in words if x != word]
-        if name.removeprefix("--") in DECISIONS:
-            yield name.removeprefix("--"), " ".join(others)
-        staged = value.split(",")
-        if name == "--shared" and not _RESULTS.isdisjoint(staged):
-            kept = ",".join(x for x in staged if x not in _RESULTS)
-            plain = [x for x in others if not x.startswith("--store_parts=")]
-            yield "results in shared memory", " ".join([*plain, f"--shared={kept}"])
+def _without(config: Config) -> Iterator[tuple[str, Config]]:
+    """Yield words of ``config``, each with the config that has the word's default value in its place."""
+    for word in DECISIONS:
+        if config.value(word) != DEFAULTS[word]:
+            yield f"without {word}", config.changed(**{word: DEFAULTS[word]})
+    staged = config.staged("shared")
+    kept = tuple(x for x in staged if x not in _RESULTS)
+    if kept != staged:
+        yield "without results in shared memory", config.changed(shared=kept, store_parts=DEFAULTS["store_parts"])
 
 
-def _suits(text: str, row: GpuRow, machine: Machine) -> bool:
+def _suits(config: Config, row: GpuRow, machine: Machine) -> bool:
     """Return whether another config is one of the machine, with no wider tiles of columns than the layer has."""
-    config = Config.parse(text)
     return config.target == machine.name and config.group_size("oc") <= row.problem.oc
-
-
-def _is_legal(problem: Problem, text: str, machine: Machine) -> bool:
-    return flaw_within(problem, Config.parse(text), machine) is None

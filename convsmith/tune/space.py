@@ -74,10 +74,7 @@ class Space(ConfigSpace):
                 return cycles(winograd_features(self.problem, config, target), target)
             except ConfigError:
                 return inf
-        key = (
-            config.vector_registers, config.lane, config.fuse, config.instruction, config.offsets, config.flip,
-            config.phases, config.staged("pack") if config.offsets == "sums" else (),
-        )  # fmt: skip
+        key = (*_of_loops(config), config.staged("pack") if config.offsets == "sums" else ())
         if key not in self._models:
             try:
                 self._models[key] = model_of(self.problem, config, self.target)
@@ -101,20 +98,9 @@ class Space(ConfigSpace):
     def point(self, config: Config) -> Point | None:
         """Return the facts of ``config``; None if its loops or its instruction are illegal."""
         key = (
-            config.vector_registers,
-            config.lane,
-            config.fuse,
-            config.instruction,
-            config.tiles_at("k_step"),
-            config.offsets,
-            config.flip,
-            config.phases,
-            config.staged("pack"),
-            config.realise,
-            config.tiles_at("split"),
-            config.tiles_at("winograd"),
-            config.tiles_at("block"),
-        )
+            *_of_loops(config), config.staged("pack"), config.realise, config.tiles_at("k_step"),
+            config.tiles_at("split"), config.tiles_at("winograd"), config.tiles_at("block"),
+        )  # fmt: skip
         if key not in self._points:
             self._points[key] = self._facts(config)
         known = self._points[key]
@@ -165,6 +151,14 @@ class Space(ConfigSpace):
                 self.refused["fuse"] += len(pairs) - len(even)
             self._known_pairs[key] = even
         return self._known_pairs[key]
+
+
+def _of_loops(config: Config) -> tuple[object, ...]:
+    """Return the words of ``config`` that decide the loops of its statement and what an instruction computes."""
+    return (
+        config.vector_registers, config.lane, config.fuse, config.instruction, config.offsets, config.flip,
+        config.phases,
+    )  # fmt: skip
 
 
 def _is_even(st: Statement, loops: Loops, pair: tuple[str, str], is_copied: bool) -> bool:

@@ -105,6 +105,24 @@ def test_the_source_map_names_what_there_is() -> None:
                 assert "Before::" in text, f"passes/{word} has no docstring that is a test"
 
 
+NAMED = re.compile(r"`(?:\w+\()?(_?[a-z]+(?:_[a-z0-9]+)+|[A-Z][a-z]+[A-Za-z]*)(?:\.(_?[a-z_]+))?[^`/]*`")
+"""A function or a class, and its attribute, in the source map; a call has an example's arguments."""
+
+
+def test_the_source_map_names_functions_and_options_that_there_are() -> None:
+    """Its functions, classes, options and the cases of its tests occur in the code."""
+    files = [path for folder in ("convsmith", "tests") for path in (ROOT / folder).rglob("*.py")]
+    modules, code = {path.stem for path in files}, "\n".join(path.read_text(encoding="utf-8") for path in files)
+    for found in NAMED.finditer(SOURCE_MAP):
+        for name in filter(None, found.groups()):
+            is_known = name in modules or bool(re.search(rf"(?<![A-Za-z_]){name}", code))
+            assert is_known, f"there is no {name} of {found[0]}"
+    for option in set(re.findall(r"--([a-z][a-z_-]+)", SOURCE_MAP)):
+        assert f'"--{option}' in code or f'_row("{option}"' in code, f"there is no option --{option}"
+    for case in set(re.findall(r"\[([a-z0-9-]+)\]`", SOURCE_MAP)):
+        assert f'"{case}"' in code, f"no test has a case {case!r}"
+
+
 SOURCE_MAP = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
 SHOWN = re.compile(r"`test_\w+(\.py|\[[\w-]+\])?`|`tests/|docstring|kinds? `|`convsmith ")
 """Things that can show a row: a test, a file or folder of tests, a docstring, kinds of kernels of tests, a command."""
