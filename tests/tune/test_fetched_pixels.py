@@ -28,7 +28,7 @@ ZEN3 = named("znver3").of(next(level for level in LEVELS if level.name == "avx2"
         # The groups of a pixel are contiguous, and tiles pass through them before the next pixels.
         ("g4mb32ic544ih14oc272oh14kh1ph0", False),
         # Each of many tiles of channels passes over one row, which the second-level cache holds.
-        ("mb6ic64ih224iw168oc128oh112ow84kh1kw1sh2sw2ph0pw0", False),
+        ("mb6ic64ih224iw168oc512oh112ow84kh1kw1sh2sw2ph0pw0", False),
         # The first of two passes, which reads the row from memory, is half of them.
         ("mb6ic64ih224iw168oc32oh112ow84kh1kw1sh2sw2ph0pw0", True),
     ],
