@@ -208,7 +208,7 @@ class Costs:
     inner_taps: float = 1.04
     """Slow-down of arithmetic in which the taps of a row run within the channels, as straight-line code."""
     result_near: int = 1 << 62
-    """Bytes of a result from which stores past the caches are faster."""
+    """Bytes of a result, with those of a smaller source, from which stores past the caches are faster."""
     beyond: float = 3
     """Cost of loading a cache line from L3 or memory, relative to L2."""
     waited: float = 1.0

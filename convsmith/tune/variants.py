@@ -404,9 +404,9 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     """
     if model.unit.rows == 1:
         result, cost = model.st.c, model.target.costs
-        size = result.layout.size * dtype(result.dtype).bytes
+        source, size = (x.layout.size * dtype(x.dtype).bytes for x in (model.st.a, result))
         is_added = model.adds_result and 0 < cost.prefetched_results <= size
-        far = is_added or size > cost.result_near
+        far = is_added or size + (source if source < size else 0) > cost.result_near
         passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)
         return (*_prefetched(model, loops, config), *((result.name,) if passes else ()))
     if not model.target.fragments:

@@ -71,6 +71,14 @@ def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tup
     assert default_config(problem, AVX512).staged("stream") == ()
 
 
+@pytest.mark.parametrize(("channels", "streamed"), [(3, True), (16, False)])
+def test_a_smaller_source_takes_the_place_of_results_in_the_caches(channels: int, streamed: bool) -> None:
+    """The result alone has 25 MiB, which the last cache would keep; a source as large as that is counted in no case."""
+    zen5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(AVX512)
+    config = default_config(parse_problem(f"{LAYOUTS} mb1ic{channels}ih640oc16oh640kh1ph0"), zen5)
+    assert ("dst" in config.staged("stream")) == streamed
+
+
 @pytest.mark.parametrize(("channels", "streamed"), [(1, ("dst",)), (16, ("dst",)), (20, ("dst",))])
 def test_zeros_that_blocks_add_count_as_results(channels: int, streamed: tuple[str, ...]) -> None:
     """The vectors of the last channels write these zeros."""
