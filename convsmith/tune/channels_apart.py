@@ -22,24 +22,22 @@ __all__ = [
 ]  # fmt: skip
 
 
-def waited_lines(
-    facts: SharedFacts, loops: Loops, config: Config, sides: tuple[int, int], far_line: str
-) -> Events:  # fmt: skip
+def waited_lines(facts: SharedFacts, loops: Loops, config: Config, sides: tuple[int, int]) -> Events:
     """Return the event of the lines of the source or of weights that a step of a tile with ``sides`` of pixels and of
-    channels waits for: from beyond the second-level cache (``far_line``) or, where pixels are lanes, from it; empty if
-    it waits for none.
+    channels waits for: from beyond the second-level cache or, where pixels are lanes, from it; empty if it waits for
+    none.
 
     Those that `arriving_lines` counts are no part of it.
     """
     l2, line, (pixels, columns) = facts.target.l2, facts.target.l1.line, sides
     if config.staged_at("pack_at"):
         far = prod(facts.st.b.layout.shape) * facts.bytes > l2.bytes
-        return ((far_line, columns * facts.bytes / line),) if far else ()
+        return (("waited_line", columns * facts.bytes / line),) if far else ()
     far, near = _beyond(facts, loops, config, pixels)
     lines = _lines(facts, loops, config, pixels) + 1
     across = loops.kinds[config.lane] == "m"
     if far:
-        return () if across and _arrives(facts, config) else ((far_line, lines),)
+        return () if across and _arrives(facts, config) else (("waited_line", lines),)
     return (("waited_near_line", lines),) if near and across else ()
 
 

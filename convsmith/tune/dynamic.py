@@ -241,12 +241,8 @@ def _with_row(loops: Loops, row: str, pixels: int) -> Loops:
 
 
 class _CallModel(Model):
-    """The model of a call, for orders of loops that kernels with fixed sizes do not have.
+    """The model of a call, for orders of loops that kernels with fixed sizes do not have."""
 
-    The images of a call may be small, so that lines of the next tile are lines of the next channel, and not hidden.
-    """
-
-    far_line = "beyond_line"
     group_load = "broadcast"  # vectors of groups are aligned
     pointer = 2.0  # three instructions move the pointer of a pixel that is there to another row
 

@@ -54,8 +54,6 @@ BORDERED = 2
 class Model(SharedFacts):
     """The features of the kernels of one problem, and their cycles."""
 
-    far_line = "waited_line"
-    """The event of a line from beyond the second-level cache that a step reads."""
     group_load = "l1"
     """The event of loading a vector of groups from the first-level cache."""
     pointer = 1.0
@@ -333,8 +331,9 @@ class Model(SharedFacts):
                 loads.append(("broadcast", self.pointer * m * self.taps / steps))  # one for each tap of a pixel
             if lacking and config.realise == "peel":
                 loads.append(("part_load", m * shared * lacking))
-            if lines := lines_apart(self, loops, config, m):
-                loads.append(("l2", lines))
+            of_channels = lines_apart(self, loops, config, m)
+            if of_channels and self.taps > 1:
+                loads.append(("l2", of_channels))
             if crossing:
                 loads.append(("crossed_line", v * crossing))
             evicted: Events = ()
@@ -352,6 +351,8 @@ class Model(SharedFacts):
             products += [("widen", m)] * widened
             products += [("convert", m)] * converted + [("interleaved", v)] * interleaves
             causes = [("multiply-adds", tuple(products)), ("loads", tuple(loads))]
+            if of_channels and self.taps == 1:
+                causes.append(("lines of channels", (("l2", of_channels),)))  # they arrive during earlier products
             if extended:
                 causes.append(("extensions", (("extend", v * each + held * shared),)))
             if columns:
@@ -377,7 +378,7 @@ class Model(SharedFacts):
                 yield Section(count * steps, (("addresses", (("spilled", m),)),))
             if lines_wait and (lines := lines_of_far_channels(self.st, loops, config, target)):
                 yield Section(count * steps, (("far memory", (("channel_line", lines),)),), slow)
-            if self.strided_access and (far := waited_lines(self, loops, config, sides, self.far_line)):
+            if self.strided_access and (far := waited_lines(self, loops, config, sides)):
                 yield Section(count * steps, (("far memory", far),), slow)
         for m, v, count, _ in tiles:
             held = m * v

@@ -58,13 +58,23 @@ def test_the_first_tile_of_channels_reads_lines_from_beyond_the_caches(
 
 def test_lines_that_arrive_are_not_waited_for_as_well() -> None:
     line, machine = "mb1ic512ih64oc24oh64kh1ph0", replace(INTEL, costs=replace(INTEL.costs, arriving_line=0.0))
-    assert waited_lines(*modelled(line, PIXELS_FIRST), (64, 6), "waited_line") == ()
-    assert waited_lines(*modelled(line, PIXELS_FIRST, machine), (64, 6), "waited_line") == (("waited_line", 5.0),)
+    assert waited_lines(*modelled(line, PIXELS_FIRST), (64, 6)) == ()
+    assert waited_lines(*modelled(line, PIXELS_FIRST, machine), (64, 6)) == (("waited_line", 5.0),)
+
+
+@pytest.mark.parametrize(("line", "alone"), [("ic300ih28oc64oh28kh1ph0", True), ("ic300ih28oc64oh28kh3ph1", False)])
+def test_lines_of_pixels_with_one_tap_arrive_during_products(line: str, alone: bool) -> None:
+    """A step of 14 pixels reads 14 / 16 + 1 lines of a channel, which the first-level cache has not kept."""
+    config = CHANNELS.replace("mb,oh_ow", "mb,oh,ow").replace("--fuse=oh+ow ", "").replace("oh_ow", "ow")
+    model, loops, parsed = modelled(line, config)
+    causes = [dict(x.causes) for x in model.features(loops, parsed) if "multiply-adds" in dict(x.causes)]
+    assert {("l2", 1.875) in each.get("lines of channels", ()) for each in causes} == {alone}
+    assert any(("l2", 1.875) in each["loads"] for each in causes) != alone
 
 
 @pytest.mark.parametrize(("row", "waits"), [(28, True), (14, False)])
 def test_prefetchers_follow_channels_in_half_a_page(row: int, waits: bool) -> None:
-    found = waited_lines(*modelled(f"mb1ic480ih{row}oc192oh{row}kh1ph0", PIXELS_FIRST), (64, 6), "waited_line")
+    found = waited_lines(*modelled(f"mb1ic480ih{row}oc192oh{row}kh1ph0", PIXELS_FIRST), (64, 6))
     assert found == ((("waited_near_line", 5.0),) if waits else ())
 
 

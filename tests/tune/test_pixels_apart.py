@@ -175,5 +175,5 @@ def test_pixels_that_the_first_level_cache_keeps_are_not_waited_for() -> None:
         model = model_of(f"--stag=abx --dtag=abx mb1ic{channels}ih16oc128oh16kh1ph0", WASM[1])
         config = Config(WASM[1].name, "ow", register=(("oc", 6), ("ow", 8)), order=("mb", "oh", "ow", "oc"))
         loops = loops_after_fusing(model.st, config)
-        events[channels] = waited_lines(model, loops, config, (8, 6), model.far_line)
+        events[channels] = waited_lines(model, loops, config, (8, 6))
     assert events == {16: (), 768: (("waited_near_line", 1.5),)}
