@@ -56,6 +56,7 @@ OFF = (
     "memory_wait", "memory_page", "added_ways",
     "interleave", "memory_weight", "row_wait", "part_load", "broadcast_pair", "fetched_weights",
     "pack_channels", "columns", "interleaved", "waited_near", "widen", "arriving_line", "late_line", "crossed_line",
+    "late_result",
     "result_step", "turned_pages", "streamed_weights", "channel_line",
     "fragment_run", "fragment_line",
 )  # fmt: skip
@@ -69,7 +70,8 @@ CYCLES = {
     "row_wait": (15.0, 35.0, 70.0), "part_load": (0.15, 0.3, 0.6), "broadcast_pair": (0.5, 0.75, 1.0),
     "pack_channels": (0.15, 0.25, 0.5), "columns": (0.5, 1.0, 2.0), "interleaved": (0.5, 1.0, 1.5),
     "waited_near": (0.2, 0.5, 1.0, 1.5), "widen": (0.15, 0.25, 0.5), "arriving_line": (4.0, 8.0, 16.0),
-    "late_line": (10.0, 20.0, 40.0), "crossed_line": (0.5, 1.0, 2.0), "result_step": (0.1, 0.25, 0.4),
+    "late_line": (10.0, 20.0, 40.0), "late_result": (15.0, 30.0, 60.0), "crossed_line": (0.5, 1.0, 2.0),
+    "result_step": (0.1, 0.25, 0.4),
     "turned_pages": (16, 32, 64), "channel_line": (6.0, 13.0, 20.0),
     "fragment_run": (20.0, 45.0, 90.0), "fragment_line": (5.0, 10.0, 20.0),
 }  # fmt: skip

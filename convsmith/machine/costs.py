@@ -223,6 +223,10 @@ class Costs:
     """Cycles between two cache lines of pixels from L3 or memory, where each channel of the pixels lies apart."""
     late_line: float = 0
     """Cycles to wait in addition for such a line from memory that no load has prefetched."""
+    late_result: float = 0
+    """Cycles to wait for the first line of each run of a result in memory, where vectors of pixels store a run of each
+    channel in turn.
+    """
     channel_line: float = 0
     """Cycles to wait for a line of pixels from beyond the second-level cache that a tile of several taps reads, where
     each channel lies apart and the first-level cache loses the lines between two tiles; 0 where loads hide them.

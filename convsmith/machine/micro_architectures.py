@@ -100,7 +100,8 @@ _ZEN3_BY_BITS = ((256, (("widen", 0.2),)),)
 _ZEN5 = (
     *_ZEN, ("straight_call", 5.0), ("turn", 1.0), ("spill", 1.0), ("exposed_near", 0.5), ("exposed_far", 0.2),
     ("run", 1.5), ("streamed_pixels", 2.0), ("memory_wait", 60.0), ("memory_page", 800.0), ("row_wait", 35.0),
-    ("part_load", 0.3), ("added_ways", 4), ("result_near", 28 << 20),
+    ("part_load", 0.3), ("added_ways", 4), ("result_near", 28 << 20), ("late_line", 30.0),
+    ("late_result", 60.0),
 )  # fmt: skip
 _ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("interleaved", 0.5), ("transform", 0.5))),)
 
@@ -188,13 +189,16 @@ mean, 0.72 at least and 1.26 at most; at twice the price, 24 of them take 1.06 o
 Results of 28 MiB and more are stored past its last cache of 32 MiB: of 48 drawn problems with results of 28 to 32 MiB,
 23 choices changed at 512 bits, which take 0.93 of the time in the mean, 0.68 at least and 1.03 at most, and ten of 24
 at 256 bits, which take 0.95, 0.81 and 1.00. Below, results of a few channels stay in that cache from one call to the
-next: a layer of 25 MiB takes 1.17. The bytes of a
-smaller source count, too, since its lines evict those of the result: eight layers of few channels take 0.90 of the time
-in the mean, 0.73 at least and 1.01 at most. Loads of a transform's weights that the last cache keeps are hidden by its products,
-and those beyond half of that cache come from memory in each pass: of 36 layers of 3x3 taps and 128 to 1024 channels,
-and 442 configs of both widths, first choices lose 0.2 % at 512 bits, which lost 9.5 %, and 0.7 % at 256, which lost 2.1
-%. The costs are those of both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one
-half of these layers and judged on the other.
+next: a layer of 25 MiB takes 1.17. The bytes of a smaller source count, too, since its lines evict those of the result:
+eight layers of few channels take 0.90 of the time in the mean, 0.73 at least and 1.01 at most. Copies beside tiles of
+pixels wait 30 cycles for the first line of a short run from memory, so that longer runs of a channel are copied, and
+stores of such tiles 60 cycles for that of a run of a result in memory: of 233 drawn problems in channels first with
+arrays of 16 MiB and more, in six spaces, 86 first choices changed, which take 0.83 of the time in the mean, 0.25 at
+least and 1.27 at most. Loads of a transform's weights that the last cache keeps are hidden by its products, and those
+beyond half of that cache come from memory in each pass: of 36 layers of 3x3 taps and 128 to 1024 channels, and 442
+configs of both widths, first choices lose 0.2 % at 512 bits, which lost 9.5 %, and 0.7 % at 256, which lost 2.1 %. The
+costs are those of both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of
+these layers and judged on the other.
 
 Costs of memory that were fitted on Zen 5 hold on Zen 4, as drawn problems of five spaces show, whose first choices were
 measured with each group of costs and without it. Windows of groups that wait for the first lines of far runs changed 16

@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import TILES_AHEAD
@@ -18,7 +19,8 @@ from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 
 __all__ = [
-    "arriving_lines", "crossings", "is_from_memory", "lines_apart", "packed_pixels", "prefetched_part", "waited_lines",
+    "arriving_lines", "crossings", "is_from_memory", "late_stores", "lines_apart", "packed_pixels", "prefetched_part",
+    "waited_lines",
 ]  # fmt: skip
 
 
@@ -89,6 +91,23 @@ def packed_pixels(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     late = lines * min(target.l1.line / run, 1.0) if is_from_memory(facts) else 0.0
     arriving = ("arriving_line", lines * (1 + target.l1.line / run)), ("late_line", late)
     return (*copies, *arriving) if beyond else copies
+
+
+def late_stores(facts: SharedFacts, loops: Loops, config: Config, channels: int, vectors: int) -> float:
+    """Return the lines of a result in memory that stores of a tile of vectors of pixels wait for: the first line of the
+    run of each channel, which ends with the tile, or with a block of pixels if the innermost loop is one over pixels.
+    Memory takes the stores of a tile while the next one multiplies.
+    """
+    target, lane = facts.target, config.lane
+    along = loops.kinds[lane] == "m" and facts.dst.get(Var(facts.dims[lane][-1])) == 1 and not facts.classes
+    if not (along and facts.st.constant and target.costs.late_result and is_from_memory(facts)):
+        return 0.0
+    inner = next((n for n in reversed(config.order) if loops.extents[n] > config.size(n)), lane)
+    run = vectors * facts.lanes if loops.kinds[inner] == "n" else dict(config.tiles_at("cache")).get(lane, 0)
+    images = all(loops.extents[n] <= config.size(n) for n in loops.of("m") if n != facts.images)
+    if images or not run:  # the next tile continues the run
+        return 0.0
+    return channels * vectors * facts.lanes / max(run, target.l1.line / dtype(facts.st.c.dtype).bytes)
 
 
 def crossings(facts: SharedFacts, loops: Loops, config: Config) -> float:

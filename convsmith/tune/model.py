@@ -17,7 +17,14 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops
 from convsmith.tune.channel_lines import lines_of_far_channels
-from convsmith.tune.channels_apart import arriving_lines, crossings, lines_apart, packed_pixels, waited_lines
+from convsmith.tune.channels_apart import (
+    arriving_lines,
+    crossings,
+    late_stores,
+    lines_apart,
+    packed_pixels,
+    waited_lines,
+)
 from convsmith.tune.code_size import bytes_of_code, passes
 from convsmith.tune.cold_weights import weights_read
 from convsmith.tune.copies import copied, packed
@@ -363,6 +370,8 @@ class Model(SharedFacts):
                 causes.append(("evictions", evicted))
             if not along_k and steps and (stores := self.evicted_stores(lane, tile, m, held)):
                 causes.append(("evicted stores", (("scatter_clash", stores / steps),)))
+            if not near and steps and (late := late_stores(self, loops, config, m, v)):
+                causes.append(("late stores", (("late_result", late / steps),)))
             slow, sides = tuple(slowed), (v * self.lanes, m) if across else (m, v * self.lanes)
             arriving, first = arriving_lines(self, loops, config, sides[0]) if self.strided_access else ((), 0.0)
             if across and first == 1 and arriving[0][1] >= 2:

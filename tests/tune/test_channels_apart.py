@@ -14,7 +14,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.candidates import default_config
-from convsmith.tune.channels_apart import arriving_lines, crossings, packed_pixels, waited_lines
+from convsmith.tune.channels_apart import arriving_lines, crossings, late_stores, packed_pixels, waited_lines
 from convsmith.tune.expected import expected_features, model_of
 from convsmith.tune.features import time
 from convsmith.tune.model import Model
@@ -101,6 +101,30 @@ def test_copies_wait_for_part_of_the_lines_from_memory(images: int, late: bool) 
     events = dict(packed_pixels(model, loops, config))
     assert events["arriving_line"] == pytest.approx(lines * (1 + 1 / 4))
     assert bool(events["late_line"]) == late and events["late_line"] < lines / 2
+
+
+BLOCKS = f"{CHANNELS_FIRST} --cache=oh_ow:512 --pack_at=src+oh_ow:512"
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "lines"),
+    [
+        # 64 pixels of 6 channels are 6 runs of 4 lines; those of a block of 512 pixels run on.
+        ("mb32ic16ih128oc64oh128kh1ph0", PIXELS_FIRST, 6.0),
+        ("mb32ic16ih128oc64oh128kh1ph0", BLOCKS, 6 / 8),
+        ("mb32ic16ih128oc64oh128kh1ph0", CHANNELS_FIRST, 0.0),
+        # A tile of all channels is followed by the next pixels of each.
+        ("mb32ic64ih128oc6oh128kh1ph0", PIXELS_FIRST, 0.0),
+        # The last cache keeps source and result.
+        ("mb1ic16ih128oc64oh128kh1ph0", PIXELS_FIRST, 0.0),
+    ],
+)
+def test_stores_wait_for_the_first_line_of_each_run_of_a_result_in_memory(
+    line: str, config: str, lines: float
+) -> None:
+    machine = replace(INTEL, costs=replace(INTEL.costs, late_result=60.0))
+    assert late_stores(*modelled(line, config, machine), 6, 4) == pytest.approx(lines)
+    assert late_stores(*modelled(line, config), 6, 4) == 0.0
 
 
 @pytest.mark.parametrize(
