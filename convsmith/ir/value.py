@@ -20,6 +20,8 @@ from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, DType
 BITWISE = ("and", "or", "xor", "shl", "shr")
 BINARY = ("add", "sub", "mul", "mulh", "div", "max", "min", *BITWISE)
 UNARY = ("round", "floor", "sqrt", "abs", "neg")
+COMBINATIONS = {"add": 0.0, "max": -math.inf, "min": math.inf, "mul": 1.0}
+"""Operations of reductions, with the value that changes nothing."""
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 MAX_SPREAD = 4

@@ -113,10 +113,13 @@ class KernelSchedule(LiveSchedule):
         with self._step("skip_zero"):
             self.run(skip_zero)
 
-    def rfactor(self, loop: Loop, lanes: int = 1) -> None:
-        """Give each iteration of the reduction ``loop`` its own sum; the sums are added up before their use."""
+    def rfactor(self, loop: Loop, lanes: int = 1, apart: bool = False) -> None:
+        """Give each iteration of the reduction ``loop`` its own sum; the sums are added up before their use.
+
+        The sums of an element are adjacent, or, if they are ``apart``, those of an iteration are.
+        """
         with self._step("rfactor", loop, count=lanes):
-            self.run(rfactor, loop, lanes)
+            self.run(rfactor, loop, lanes, apart)
 
     def sum_in_place(self, sums: str) -> None:
         """Accumulate in the array to which the accumulators ``sums`` are copied, instead of the accumulators."""

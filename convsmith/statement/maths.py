@@ -116,6 +116,18 @@ def exp_of_negative(x: Value) -> Value:
     return mul(polynomial(r, _EXP), _exponent(bits))
 
 
+def exp2_of_negative(x: Value) -> Value:
+    """Return 2**x for x <= 0, and 0 for results below 2**-126.  fit 1e-8.
+
+    The distance to the nearest integer is exact.
+    """
+    shift = f32(_MAGIC + 127)
+    shifted = add(Binary("max", x, f32(-127.0)), shift)
+    r = sub(Binary("max", x, f32(-127.0)), sub(shifted, shift))
+    terms = tuple(c * math.log(2) ** n for n, c in enumerate(_EXP))
+    return mul(polynomial(r, terms), _exponent(Bits(S32, shifted)))
+
+
 def expm1_of_negative(x: Value) -> Value:
     """Return exp(x) - 1 for x <= 0.  fit 2e-8."""
     r, bits = _reduced(Binary("max", x, f32(-18.0)))

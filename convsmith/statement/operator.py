@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from math import inf
 from typing import Any, TypeAlias
 
 from convsmith.diag.record import record
@@ -17,14 +16,14 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import IndexLike, Var, as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, NumberedRows, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Load, Value, const, dtype_of
+from convsmith.ir.value import COMBINATIONS, Binary, Load, Value, const, dtype_of
 from convsmith.ir.walk import walk
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
 __all__ = [
-    "COMBINATIONS", "RESULT", "Loader", "Operator", "OperatorNest", "OperatorNests", "PickedRow", "array",
+    "RESULT", "Loader", "Operator", "OperatorNest", "OperatorNests", "PickedRow", "array",
     "nests_in_steps", "nests_of", "result_array",
 ]  # fmt: skip
 
@@ -33,9 +32,6 @@ Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
 
 RESULT = "dst"
 """Name of the array that an operator writes."""
-
-COMBINATIONS = {"add": 0.0, "max": -inf, "min": inf, "mul": 1.0}
-"""Reductions by their operation on two values, with the value of no elements."""
 
 
 class Operator(ABC):

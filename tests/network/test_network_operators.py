@@ -82,6 +82,8 @@ OPERATORS: dict[str, Operator] = {
     **{f"{kind} of a row": Reduce(kind, "f32", (3, 5, 37), (2,)) for kind in REDUCTIONS},
     "sum with steps": Reduce("sum", "f32", (3, 5, 37), (2,), steps=(Eltwise("clip", -2, 3), Eltwise("linear", 2, 1))),
     **{f"{kind} of pixels": Reduce(kind, "f32", (2, 19, 2, 2), (2, 3)) for kind in REDUCTIONS},
+    "sum of a large window": Pool("sum", "f32", (2, 19, 9, 6), (1, 1), (9, 6), (1, 1), (1, 1), (0, 0), (0, 0)),
+    **{f"{kind} of many rows": Reduce(kind, "f32", (2, 43, 23), (1,)) for kind in REDUCTIONS if kind != "prod"},
     "channels joined": Concat.of("f32", (S, (2, 3, 6, 5), (2, 33, 6, 5)), 1),
     "rows joined": Concat.of("f32", (S, (2, 19, 1, 5)), 2),
     "part": Slice("f32", S, (0, 3, 5, 0), (1, 2, -1, 1), (2, 7, 6, 5)),
@@ -319,6 +321,16 @@ def test_inner_arrays_hold_one_row(op: Operator) -> None:
     allocated = (s.buffer for s in statements_of(plan.given.lowered.body) if isinstance(s, Alloc))
     held = [b.size for b in allocated if b.scope == "cache"]
     assert held and max(held) <= 64
+
+
+@pytest.mark.parametrize(("channels", "parts"), [(16, 8), (40, 2), (64, 2)])
+def test_a_few_sums_of_many_terms_have_partial_ones(channels: int, parts: int) -> None:
+    op = Pool("sum", "f32", (1, channels, 9, 17), (1, 1), (9, 17), (1, 1), (1, 1), (0, 0), (0, 0), tags=("axb", "axb"))
+    plan = operator_plan(op, registry.target("avx512"), 1)
+    assert plan.given is not None
+    bodies = (plan.given.lowered.body, *(f.body for f in plan.given.lowered.functions))
+    held = {s.buffer.shape[0] for body in bodies for s in statements_of(body) if isinstance(s, Alloc)}
+    assert held == {parts}
 
 
 def test_shares_far_below_the_largest_are_zero() -> None:

@@ -259,8 +259,9 @@ kernel k(a: f32[2, 4], b: f32[2])
     ("old", "new", "message"),
     [
         ("= 0.0", "= 1.0", "acc must start at zero, for each lane has a sum of its own"),
-        ("acc[0] + a", "acc[0] * a", "must add to acc, and no other statement of its nest use acc"),
-        ("a[i, k]\n", "a[i, k] * acc[0]\n", "must add to acc, and no other statement of its nest use acc"),
+        ("acc[0] + a", "acc[0] * a", "acc must start at 1.0, for each lane has a sum of its own"),
+        ("acc[0] + a", "acc[0] - a", "or compare it, and no other statement of its nest use acc"),
+        ("a[i, k]\n", "a[i, k] * acc[0]\n", "or compare it, and no other statement of its nest use acc"),
         ("b[i] = acc[0]", "acc[0] = b[i]", "acc is written after the sum; legal is to read it"),
         ("= acc[0]\n", "= acc[i] - acc[0]\n", "a statement after the sum reads several elements of acc"),
         ("0 .. 4", "-1 .. 3", "starts at -1; legal is 0 or more"),
@@ -272,6 +273,38 @@ def test_what_is_no_plain_sum_has_no_partial_sums(old: str, new: str, message: s
         with pytest.raises(ConfigError) as error:
             rfactor(parse_kernel(SUM.replace(old, new)), "k")
     assert str(error.value).startswith("rfactor: loop k") and str(error.value).endswith(message)
+
+
+APART = """\
+kernel k(a: f32[2, 4], b: f32[2])
+  for i in 0 .. 2:
+    alloc acc: f32[4, 1] @register:
+      for k in 0 .. 4:
+        acc[k, 0] = 0.0
+      for k in 0 .. 4:
+        acc[k, 0] = acc[k, 0] + a[i, k]
+      b[i] = acc[0, 0] + acc[1, 0] + (acc[2, 0] + acc[3, 0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "whole"),
+    [
+        ("0.0", "acc[k, 0] + a[i, k]", "acc[0, 0] + acc[1, 0] + (acc[2, 0] + acc[3, 0])"),
+        ("1.0", "acc[k, 0] * a[i, k]", "acc[0, 0] * acc[1, 0] * (acc[2, 0] * acc[3, 0])"),
+        ("-inf", "max(acc[k, 0], a[i, k])", "max(max(acc[0, 0], acc[1, 0]), max(acc[2, 0], acc[3, 0]))"),
+        ("inf", "min(acc[k, 0], a[i, k])", "min(min(acc[0, 0], acc[1, 0]), min(acc[2, 0], acc[3, 0]))"),
+    ],
+)
+def test_partial_results_apart_are_combined_in_pairs(start: str, step: str, whole: str) -> None:
+    made = SUM.replace("0.0", start).replace("acc[0] + a[i, k]", step.replace("acc[k, 0]", "acc[0]"))
+    apart = APART.replace("0.0", start).replace("acc[k, 0] + a[i, k]", step)
+    with interning():
+        kernel = parse_kernel(made)
+        new = rfactor(kernel, "k", apart=True)
+        assert str(new) == apart.replace("acc[0, 0] + acc[1, 0] + (acc[2, 0] + acc[3, 0])", whole)
+        assert_same_results(kernel, new)
+        assert_same_results(kernel, rfactor(kernel, "k", 8))
 
 
 def test_a_loop_over_sums_has_no_partial_sums() -> None:

@@ -58,7 +58,7 @@ EDGE = 40
 RANKS = {"a": 1, "b": 2, "c": 1, "d": 2}
 OF_SUMS = {
     "block_reduction", "block_reduction-ends", "block_reduction-given", "drain", "drain-fission", "fission",
-    "rebase-rfactor", "rfactor",
+    "rebase-rfactor", "rfactor", "rfactor-apart",
 }  # fmt: skip
 """Rewrites of sums: they are asked of sums alone."""
 ASK = {
@@ -292,6 +292,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "cut": lambda k: cut(k, one, (size,)),
         "fission": lambda k: fission(k, names[:-1]),
         "rfactor": lambda k: rfactor(k, one, r.choice((1, 4))),
+        "rfactor-apart": lambda k: rfactor(k, one, r.choice((1, 4)), apart=True),
         "block_reduction": lambda k: block_reduction(k, names[-1], outer),
         "block_reduction-ends": lambda k: block_reduction(
             tile(k, names[-1], ends[1], f"{new}e", names[-1], ends[::2]), f"{new}e", outer

@@ -23,6 +23,7 @@ from convsmith.ir.verify import verify
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.statement.elementwise import ELEMENTWISE, elementwise
+from convsmith.statement.maths import exp2_of_negative
 
 TARGETS = host_targets()
 Truth = Callable[[np.ndarray, float, float], np.ndarray]
@@ -219,3 +220,17 @@ def test_doubles() -> None:
             kernel_of(Case(name), 64, 8, DTYPES["f64"])
     with pytest.raises(UnsupportedError, match="pow on f64 is not available"):
         kernel_of(Case("pow", 1.0, 2.75), 64, 8, F64)
+
+
+def test_powers_of_two_that_are_not_above_one() -> None:
+    whole = np.arange(-126, 1)
+    x: np.ndarray = -np.abs(samples(3 * 2**12))
+    x = np.concatenate([np.float32(whole), x[np.isfinite(x)], np.float32([-np.inf])])
+    a, out = (make_buffer(name, F32, (len(x),)) for name in ("a", "out"))
+    at = (Var("i"),)
+    body = Store(out, at, exp2_of_negative(Load(a, at, None)))
+    found = np.zeros_like(x)
+    run(Kernel("k", (a, out), For(at[0], as_index(0), as_index(len(x)), body)), {"a": x, "out": found})
+    np.testing.assert_array_equal(found[: len(whole)], 2.0**whole)
+    np.testing.assert_allclose(found, np.exp2(x.astype(np.float64)), 1.5 * 2.0**-23, 2.0**-126)
+    assert found[-1] == 0

@@ -6,6 +6,7 @@ over keys, and their maxima, are those of vectors, and keys and values are read 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,12 +17,11 @@ from convsmith.ir.index import IndexLike, Var, ge0, minimum
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Const, Select, Value, const
 from convsmith.network.operators.pointwise import stepped
-from convsmith.network.operators.softmax import exp_of_distance
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.maths import mul, sub
+from convsmith.statement.maths import exp2_of_negative, f32, mul, sub
 from convsmith.statement.operator import (
     RESULT,
     Loader,
@@ -182,7 +182,7 @@ class Attention(Operator):
         nest("columns", column)
         nest("scores", self._masked, "d", lambda load, at: mul(outer(load, "key", at), inner(load, "columns", at)))
         nest("most", self._most, "n", lambda load, at: inner(load, "scores", at), "max")
-        nest("grown", lambda load, at, _: exp_of_distance(sub(inner(load, "scores", at), inner(load, "most", at))))
+        nest("grown", lambda load, at, _: _grown(sub(inner(load, "scores", at), inner(load, "most", at))))
         nest("total", self._total, "n", lambda load, at: inner(load, "grown", at))
         nest(
             "sums", lambda load, at, x: mul(_found(x), inner(load, "total", at)), "n",
@@ -235,6 +235,13 @@ class Attention(Operator):
         for step in self.steps:
             y = step.apply(y)
         return np.ascontiguousarray(y.transpose(self.orders[3])).astype(v.dtype)
+
+
+def _grown(distance: Value) -> Value:
+    """Return the exponential of a distance of scores from the largest one, as a power of two. The exponent is rounded,
+    so that small shares lose digits that sums with large ones lose anyway.
+    """
+    return exp2_of_negative(mul(distance, f32(math.log2(math.e))))
 
 
 def _found(found: Value | None) -> Value:

@@ -12,11 +12,10 @@ import numpy as np
 from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var, conj, ge0
 from convsmith.ir.types import dtype
-from convsmith.ir.value import Binary, Select, Value, const
+from convsmith.ir.value import COMBINATIONS, Binary, Select, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.statement.operator import (
-    COMBINATIONS,
     Loader,
     Operator,
     OperatorNest,

@@ -19,6 +19,8 @@ from convsmith.statement.statement import Statement
 
 VECTORS = 4
 """Vectors of sums of a tile, whose latencies overlap."""
+SUMS = 8
+"""Vectors of sums whose latencies a machine hides, if nothing else does: a tile of fewer has several partial sums."""
 PEELED = 3
 """Pieces of a loop whose first and last iterations read beyond an array."""
 STRAIGHT = 32
@@ -64,8 +66,12 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             s.reorder(*around, within)
             made.insert(0, within)
         if st.of("k"):
+            parts = _tiled_term(s, st, SUMS // (count if row is None else SUMS))
             s.fission(*made, room=((made[-1], s.lanes),))
             s.sink(*made)
+            if parts is not None:
+                s.rfactor(parts[1], parts[1].extent, apart=True)
+                s.peel(parts[0])
         inner += made
         lanes.append(made[-1])
     if several := [x for _, around, _ in nests for x in around if x.extent > 1]:
@@ -118,6 +124,18 @@ def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
     is_adjacent = all(any(x.index[n] is nest.var for n in dims) for x, dims in zip(reads, adjacent))
     sums = [x for x in walk(nest.body) if isinstance(x, Binary) and isinstance(x.a, Load) and x.a.buffer.in_registers]
     return loop if reads and is_adjacent and [x.op for x in sums] == ["add"] else None
+
+
+def _tiled_term(s: KernelSchedule, st: Statement, most: int) -> tuple[Loop, Loop] | None:
+    """Tile the innermost loop over the terms of a reduction for at most so many partial results, if it has enough terms
+    for several; return the loop over tiles and the loop over partial results.
+    """
+    terms = st.of("k")
+    loop = s.loop(terms[-1].name)
+    parts = min(most, loop.extent // 2)
+    if parts < 2 or prod(d.size for d in terms) <= STRAIGHT:
+        return None
+    return s.tile(loop, parts, "ks")
 
 
 def _side(s: KernelSchedule, st: Statement) -> int:
