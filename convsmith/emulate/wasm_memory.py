@@ -27,7 +27,8 @@ class PlacedKernel(NamedTuple):
     module `library`, which has the same memory.
 
     `packs` and `steps` are calls: a function by its name, an argument block, a part, and the number of parts. The
-    steps are one call of the kernel. `places` are the addresses of arrays by name, `stack` is the top of the stack.
+    packs make what all calls of the kernel share, from the weights; the steps are one call, which packs other operands
+    itself. `places` are the addresses of arrays by name, `stack` is the top of the stack.
     """
 
     module: bytes
@@ -48,8 +49,10 @@ def placed_kernel(artifact: Artifact, arrays: Mapping[str, Array]) -> PlacedKern
     code = ModuleCode(artifact)
     code.place(image)
     binder = Binder(ImageMemory(image), {})
-    steps = [*artifact.steps.values()]
-    packs = [artifact.entries[name] for names in artifact.packs.values() for name in names]
+    weights = {a.name for entry in artifact.entries.values() for a in entry.arguments if a.holds == "wei"}
+    each_call = [artifact.entries[x] for name, names in artifact.packs.items() if name not in weights for x in names]
+    packs = [artifact.entries[x] for name, names in artifact.packs.items() if name in weights for x in names]
+    steps = [*each_call, *artifact.steps.values()]
     for argument in (a for entry in (*packs, *steps) for a in entry.arguments):
         if argument.role not in ("in", "out", "inout") or argument.name in binder.places:
             continue

@@ -37,6 +37,7 @@ from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.rows_first import with_rows_first
 from convsmith.tune.tap_products import tap_configs
 from convsmith.tune.thread_parts import split_pixels_by_thread
+from convsmith.tune.unfolded_sources import with_unfolded_source
 from convsmith.tune.variants import (
     holding,
     in_blocks,
@@ -70,7 +71,7 @@ COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
 VARIANTS = (
     holding, nearby, nearby_in_blocks, with_converted, with_copied_rows, with_packed_source, with_paired_taps,
-    with_shared_taps,
+    with_shared_taps, with_unfolded_source,
 )  # fmt: skip
 """Functions that return a variant of a config, or None."""
 
@@ -345,19 +346,20 @@ def _of_nests(nests: Nests, threads: int, long: bool, best: float, ratio: float)
         # A lower bound must not be among the close choices, of which delivery decides.
         least, tie = inf, TIE_RATIO if model.st.constant else LANE_TIE_RATIO
         for config in legal:
-            blocks = with_near_channels(model, loops, config) if model.least(of[config.fuse], config) <= least else ()
+            fused = of[config.fuse]
+            blocks = with_near_channels(model, loops, config) if model.least(fused, config) <= least else ()
             for c in (config, *blocks):
-                c = c if c.staged_at("pack_at") else nests.complete(loops, c)
-                if (stream := streamed(model, of[c.fuse], c)) != c.staged("stream"):
+                c = c if c.staged_at("pack_at") else nests.complete(fused, c)
+                if (stream := streamed(model, fused, c)) != c.staged("stream"):
                     c = c.changed(stream=stream)
-                cycles = model.cycles(of[c.fuse], c, most=least if lane == model.batch else best * ratio)
+                cycles = model.cycles(fused, c, most=least if lane == model.batch else best * ratio)
                 least = min(least, cycles * tie)
                 if cycles > best * ratio:
                     continue
                 best = min(best, cycles)
                 # A copy of an operand is made at a loop, whose place another order would change.
-                made_by = None if c.staged_at("pack_at") and (model.st.constant or model.unit.dot) else (model, loops)
-                yield _ModelledChoice(Choice(cycles, emitted(model, of[c.fuse], c), c), made_by)
+                made_by = None if c.staged_at("pack_at") and (model.st.constant or model.unit.dot) else (model, fused)
+                yield _ModelledChoice(Choice(cycles, emitted(model, fused, c), c), made_by)
 
 
 def serves(model: Model, config: Config) -> bool:

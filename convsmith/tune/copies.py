@@ -208,7 +208,7 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
         elif (vectors or facts.st.constant) and elements * part * facts.bytes <= near:
             times = min(facts.bytes / WORD, 1.0)
     else:
-        elements = prod(view.layout.shape)
+        elements = _indexed(facts, view) if unfolded else prod(view.layout.shape)
         place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"
     singles = (("lane_load", elements * part),) if _is_apart(facts, view, config) else ()
     return ("pack_call", part), (place, elements * part * times), *singles
