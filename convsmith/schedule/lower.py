@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace as with_fields
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
@@ -280,15 +281,16 @@ def merge_products(s: Schedule, k: KernelPlan) -> None:
         s.run(merge_terms, single, k.machine.rows[k.config.instruction])
 
 
-def finish_result(s: Schedule, k: KernelPlan) -> None:
-    """Add the zeros of blocked layouts, and make vectors scalable."""
+def finish_result(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Add the zeros of blocked layouts, and make vectors scalable, those of copies too."""
     if not k.nest.has_lanes:
         return
     if adds_zeros(k.columns, k.nest.lanes):
         s.run(fill_blocks, k.columns.c.name, k.nest.lanes)
-    if k.nest.units:
+    copied = reads.source.vectors if reads.source is not None and k.machine.vectors.scalable else ()
+    if units := (*k.nest.units, *copied):
         shared = (TASKS * k.config.threads,) if k.config.threads > 1 else ()
-        s.run(scale, k.nest.units, k.machine.instructions, *shared)
+        s.run(scale, units, k.machine.instructions, *shared)
 
 
 def write_beside_products(s: Schedule, parts: Sequence[KernelPlan]) -> None:
@@ -502,13 +504,13 @@ def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:
     s.run(rows_of, machine.transpositions)
 
 
-def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> None:
+def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
     """Fuse the loops of a copy along contiguous memory to one loop of vectors, and likewise the loops over its padding
-    terms.
+    terms; return the copy with the loops from vector to vector.
     """
     st, config = k.columns, k.config
     if not source.loops:
-        return
+        return source
     filled: tuple[Loop, ...] = ()
     if has_windows(config):
         *outer, last = source.loops
@@ -522,7 +524,10 @@ def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> None:
         lanes = k.machine.lanes(dtype(copied_type(st, k.nest)).bits)
         for x in channels:
             s.run(fuse, last, x, last, "nowhere")
+    found = []
     for loop in (last, *filled):
         vectors, lane = s.tile(loop, lanes, "ol", ("copy", "copy"))
         s.run(partition, (vectors,))
         s.run(vectorise, lane, lanes, False)
+        found.append(vectors)
+    return with_fields(source, vectors=(*found,))

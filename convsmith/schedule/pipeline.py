@@ -139,10 +139,10 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
         around.transpose(s)
         around.outline(s)
     flat_code(s, machine)
-    for k, r in statements:
+    for n, (k, r) in enumerate(statements):
         pick_fragments(s, k, r.tile)
         if r.source is not None:
-            vectorise_copy(s, k, r.source)
+            statements[n] = k, with_fields(r, source=vectorise_copy(s, k, r.source))
         if r.turned is not None:
             lower_transposed(s, r.turned, machine)
         for near in r.near.values():
@@ -156,6 +156,7 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
             run_threads(s, k, r)
 
     make_vectors(s, machine, vectorise, [x for k in kernel.parts if (x := single_of(k)) is not None])
+    kernel.reads = [r for _, r in statements]
     for k in kernel.parts:
         join_steps(s, k)
 
@@ -164,8 +165,8 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
     """Lower vectors and instructions to straight-line code, functions, tasks and pointers."""
     parts = kernel.parts
     s.run(simplify, False)
-    for k in parts:
-        finish_result(s, k)
+    for k, r in zip(parts, kernel.reads):
+        finish_result(s, k, r)
     if kernel.around is not None:
         kernel.around.scale(s)
     write_beside_products(s, parts)

@@ -10,6 +10,7 @@ from math import prod
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.index import Var, is_false, is_true, parts_of
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
@@ -292,10 +293,20 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> tuple[Copy, Transposed
     if (tiles := turned_copy(s, k, source, 1)) is not None:
         return replace(source, loops=(), lane=None), tiles
     lanes = nest.lanes * nest.unit.terms if has_terms_apart(st, nest.unit, nest.lane.dims) else nest.lanes
-    vectors, lane = s.tile(source.loops[1], lanes, "ol", ("copy", "copy"))
+    vectors, lane = s.tile(source.loops[1], _whole_lanes(k, source, lanes), "ol", ("copy", "copy"))
     s.run(partition, (*source.loops[2:], vectors))
-    return replace(source, loops=(), lane=lane), None
+    return replace(source, loops=(), lane=lane, vectors=(vectors,)), None
 
+
+def _whole_lanes(k: KernelPlan, source: Copy, lanes: int) -> int:
+    """Return the lanes of vectors that copy adjacent channels: ``lanes``, or those of a whole register of narrow
+    elements where such vectors divide the channels.
+    """
+    inner = k.columns.a.layout.contiguous
+    most = k.machine.lanes(max(dtype(x).bits for x in (k.columns.a.dtype, copied_type(k.columns, k.nest))))
+    while inner is not None and inner.dim == 1 and 2 * lanes <= most and source.loops[1].extent % (2 * lanes) == 0:
+        lanes *= 2
+    return lanes
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:

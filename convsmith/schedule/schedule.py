@@ -62,12 +62,14 @@ _UNCHECKED = nullcontext()
 class Copy:
     """A copy of an operand that a primitive made: the ``name`` of its buffer, and the ``loops`` that fill it.
 
-    If the copy has the dims of the operand, ``loops`` has their order. The loop ``lane`` fills a vector.
+    If the copy has the dims of the operand, ``loops`` has their order. The loop ``lane`` fills a vector; the loops
+    ``vectors`` run from vector to vector.
     """
 
     name: str
     loops: tuple[Loop, ...] = ()
     lane: Loop | None = None
+    vectors: tuple[Loop, ...] = ()
 
 
 class Schedule:

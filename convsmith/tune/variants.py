@@ -110,7 +110,8 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     """Yield a gradient of the weights whose factors are packed where they are read: each group packs its own channels,
     in blocks of pixels, or all pixels if these are too few for two blocks. There are none if factors are not packed by
     transposing tiles, nor on vectors unless rows fill one, and taps repeat elements of a packed source that exceeds
-    the second-level cache, or the factors of 1x1 weights exceed it.
+    the second-level cache, or the factors of 1x1 weights exceed it. Scalable vectors keep the factors and sums of a
+    block on one unit, and have none.
 
     Both factors of a block stay in the second-level cache while all tiles of the result read them. Several threads sum
     parts of the pixels in blocks of their own.
@@ -121,7 +122,8 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
     apart = not joined or (joined == [config.lane] and _packs_far(model, config))
     filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
     even = (whole or filled) and not config.staged("unfold")
-    if model.st.constant or not (model.unit.dot and even) or len(terms) != 1:
+    plain = model.unit.dot and not model.target.vectors.scalable
+    if model.st.constant or not (plain and even) or len(terms) != 1:
         return
     pixels, _ = terms[0]
     is_long = len(loops.dims[pixels]) == 1 and loops.extents[pixels] >= model.lanes

@@ -51,6 +51,7 @@ CASES = {
     "s8 by u8": (f"--dt=s8:u8:f32 {SMALL}", "usdot"),
     "zero points": (f"--dt=u8:s8:s8 --attr-zero-points=src:common:3+dst:common:2 {SMALL}", "usdot"),
     "integer steps": (f"--dt=s8:s8:s8 --attr-post-ops=s32_mulh:per_dim_1 {SMALL}", "sdot"),
+    "bytes, padded copy": ("--dt=s8:s8:s32 mb1ic48ih5iw6oc44oh5ow6kh3kw3ph1pw1", "smmla"),
     "bytes, depthwise": ("--dt=u8:s8:u8 g44mb1ic44iw6oc44ow6kw3pw1", "mul|mla"),
     "pixels along lanes": ("--stag=abx --dtag=abx mb1ic3ih5iw9oc8oh5ow9kh1kw1", "fmla"),
     "channels first": ("--stag=abx --dtag=abx mb1ic8ih5iw7oc44oh3ow4kh3kw3sh2sw2ph1pw1", "fmla"),
@@ -61,6 +62,7 @@ CASES = {
     "weights gradient": ("--dir=BWD_W mb1ic20ih4iw5oc44oh4ow5kh3kw3ph1pw1", "fmla"),
     "weights gradient, channels first": ("--dir=BWD_W --stag=abx --dtag=abx mb1ic20ih3iw3oc44oh3ow3kh1kw1", "fmla"),
     "weights gradient, depthwise": ("--dir=BWD_W g44mb1ic44ih5iw6oc44oh5ow6kh3kw3ph1pw1", "fmla"),
+    "weights gradient, bf16": ("--dir=BWD_W --dt=bf16 mb1ic32ih14oc32oh14kh1", "bfmmla"),
     "weights gradient, f64": (f"--dir=BWD_W --dt=f64 {SMALL}", "fmla"),
     "blocks of channels": ("--stag=aBx16b --dtag=aBx16b mb1ic16iw6oc48ow6kw1pw0", "fmla"),
     "blocks of channels, depthwise": ("--stag=aBx16b --dtag=aBx16b g48mb1ic48ih5iw6oc48oh5ow6kh3kw3ph1pw1", "fmla"),
@@ -169,6 +171,21 @@ def random_line(seed: int) -> str:
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n < 8 else pytest.mark.slow) for n in range(60)])
 def test_random_problems_are_exact_at_any_length(seed: int) -> None:
     check(random_line(seed), units=UNITS[:4])
+
+
+@pytest.mark.parametrize(
+    ("line", "lanes"),
+    [("--dt=s8:s8:s32 mb1ic48ih5iw6oc44oh5ow6kh3kw3ph1pw1", 16), ("mb1ic12ih5iw6oc44oh5ow6kh3kw3ph1pw1", 4)],
+    ids=["bytes", "f32"],
+)
+def test_padded_copies_are_of_scalable_vectors(line: str, lanes: int) -> None:
+    """A unit of a copy has as many elements as it has room for, if such vectors divide the channels."""
+    problem = parse_problem(line_of(line)).canonical()
+    config = Config.parse(f"--target={LEVEL.name} --lane=oc --register=ow:5,oc:4 --realise=pad_copy")
+    with interning():
+        text = str(lower(plan(problem, config, LEVEL)))
+    copied = rf"for src_s1.o in 0 .. 3 #scalable:\n +src_s\[.*\]\{{{lanes}\}} = src\[.*\]\{{{lanes}\}}\n"
+    assert re.search(copied, text), text
 
 
 def test_the_plan_says_in_which_order_units_are_packed() -> None:
