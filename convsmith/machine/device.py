@@ -116,6 +116,8 @@ class Device:
     costs: DeviceCosts = _COSTS
     access: int = 16
     """Maximum bytes that a thread moves in one access."""
+    copy_reach: int = 0
+    """Bytes that the constant in the address of an asynchronous copy spans; 0 where it is unknown."""
     engine: CopyEngine | None = None
     """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
     register_files: tuple[int, ...] = ()

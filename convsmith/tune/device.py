@@ -23,6 +23,7 @@ from convsmith.statement.offsets import summed
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.statement.zero_terms import with_zero_terms
+from convsmith.tune.carried_offsets import with_carried_offsets
 from convsmith.tune.device_features import kernel_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, stored_zeros
 from convsmith.tune.device_parts import MAX_SLOTTED, UNTIMED, engine_cycles, ranked_tiles, shared_by_groups
@@ -218,10 +219,11 @@ def _rank(choice: DeviceChoice) -> tuple[float, str]:
 
 
 def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
-    """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
+    """Return the config of ``choice``, with parts of the reduction and carried offsets where the model expects a gain.
+    """
     sums = summed(problem, st, in_call=True) if choice.config.offsets == "sums" else None
-    own = sums or side_by_side(st, choice.config)
-    return shared_by_groups(packed_statement(own, choice.config, machine), choice, machine)
+    own = packed_statement(sums or side_by_side(st, choice.config), choice.config, machine)
+    return with_carried_offsets(own, shared_by_groups(own, choice, machine), machine)
 
 
 def _columns(st: Statement) -> str:

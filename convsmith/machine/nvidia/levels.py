@@ -24,6 +24,8 @@ _LOAD = 33
 """Cycles from a load of fragments from shared memory to their use, as published for an A100."""
 _ISSUED = 4
 """Instructions of warps that a multiprocessor issues in a cycle."""
+_COPY_REACH = 1 << 12
+"""Bytes that the 12-bit constant in the global address of `LDGSTS` spans, from machine code of sm_80 and sm_90a."""
 _GROUPS = ((1 << 31) - 1, 65535, 65535)
 _GROUP = (1024, 1024, 64)
 
@@ -77,6 +79,7 @@ def _level(
                         split_barrier=split),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
+        copy_reach=_COPY_REACH if "sm_80" in needs else 0,
         costs=DeviceCosts(
             warp_shared=32 * _SHARED_BYTES / units.multiply_adds, warp_load=_LOAD * units.multiply_adds / 32,
             warp_issue=units.multiply_adds / 32 / _ISSUED,
