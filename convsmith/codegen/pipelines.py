@@ -177,6 +177,8 @@ class PipelineEmitter(ThreadEmitter):
         if self.team is not None:
             self.number_of_team = self.put(f"udiv {self.it} {warp}, {self.warps}")
             self.numbers[1] = self.put(f"urem {self.it} {warp}, {self.warps}")
+            first = self.put(f"or {self.it} {lane}, {self.numbers[1]}")
+            self.is_first_thread = self.put(f"icmp eq {self.it} {first}, 0")
         super().stmt(body)
         self.lines.append(f"  br label %{end}")
         self.start(end)
@@ -283,7 +285,14 @@ class PipelineEmitter(ThreadEmitter):
             self.spell(self.calls.before)
         elif s.of == "shared":
             self.spell(self.calls.published)
-            self.spell(self.calls.together, count=self.warps * self.geometry.group[0])
+            self.consumers_meet()
+
+    def consumers_meet(self) -> None:
+        """Let all consumers wait for each other, or those of each team, whose barriers have numbers of their own."""
+        number: int | str = 1
+        if self.teams > 1:
+            number = self.put(f"add i32 {self.as_word(self.number_of_team)}, 1")
+        self.spell(self.calls.together, number=number, count=self.warps * self.geometry.group[0])
 
     def _ShareRegisters(self, s: ShareRegisters) -> None:
         self.spell(self.calls.take, count=s.count)

@@ -45,11 +45,11 @@ def commit_stores(emit: PipelineEmitter, stores: Sequence[TensorCopy]) -> None:
 def wait_for_stores(emit: PipelineEmitter, pending: int) -> None:
     """Let all consumers wait until stores have read shared memory."""
     _by_one_thread(emit, lambda: emit.spell(emit.calls.wait_stores, pending=pending))
-    emit.spell(emit.calls.together, count=emit.warps * emit.geometry.group[0])
+    emit.consumers_meet()
 
 
 def _by_one_thread(emit: PipelineEmitter, lines: Callable[[], object]) -> None:
-    """Emit the lines for the first thread of the consumers."""
+    """Emit the lines for the first thread of the consumers, or of those of each team."""
     store, on = emit.label("store"), emit.label("on")
     emit.lines.append(f"  br i1 {emit.is_first_thread}, label %{store}, label %{on}")
     emit.start(store)

@@ -53,11 +53,11 @@ class PipelineCalls:
     ``store`` starts a store of ``{src}`` through a map of tiles; ``commit_stores`` closes a group of stores, and
     ``wait_stores`` waits until all but the ``{pending}`` latest groups have read shared memory.
     ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
-    between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
-    threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups.
-    ``take`` gives the threads of a group of warps ``{count}`` registers, more than they have, and waits until others
-    have left them; ``leave`` leaves all but ``{count}``. ``map`` is the parameter of a tensor map, which ``prefetch``
-    loads into the cache of the copy engine.
+    between its stores to shared memory and what reads them without it; ``together`` is the barrier ``{number}`` of
+    ``{count}`` threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest
+    groups. ``take`` gives the threads of a group of warps ``{count}`` registers, more than they have, and waits until
+    others have left them; ``leave`` leaves all but ``{count}``. ``map`` is the parameter of a tensor map, which
+    ``prefetch`` loads into the cache of the copy engine.
     """
 
     init: DialectCall

@@ -76,7 +76,7 @@ def resident_flaw(st: Statement, nest: Nest, config: Config, residing: int) -> C
     return ConfigError("resident", f"--resident={','.join(names)}: {why}")
 
 
-def teams_flaw(st: Statement, config: Config, is_persistent: bool) -> ConfigError | None:
+def teams_flaw(config: Config, is_persistent: bool) -> ConfigError | None:
     """Return the error if teams of warps cannot compute the tiles of a group in turn, of which it has several if it
     ``is_persistent``; otherwise None.
     """
@@ -84,8 +84,6 @@ def teams_flaw(st: Statement, config: Config, is_persistent: bool) -> ConfigErro
         return None
     given = {"--cluster=": config.tiles_at("cluster"), "--resident=": config.staged("resident")}
     others = [word for word, value in given.items() if value]
-    if st.c.name in config.staged("shared"):
-        others.append(f"{st.c.name} in --shared=")
     why = f"legal is none of {', '.join(others)}" if others else "a group computes one tile; legal is --teams=1"
     return ConfigError("teams", f"--teams={config.teams}: {why}") if others or not is_persistent else None
 

@@ -352,7 +352,8 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
         leaving = stored_result(found.st, group_tile(nest), engine, config.store_parts)
         if isinstance(leaving, ConfigError):
             return leaving
-        stored, shared[name] = leaving, leaving.map.size * len(leaving.parts[0].pieces) * dtype(found.st.c.dtype).bytes
+        elements = leaving.map.size * len(leaving.parts[0].pieces) * config.teams
+        stored, shared[name] = leaving, elements * dtype(found.st.c.dtype).bytes
     elif config.store_parts > 1:
         return ConfigError(
             "store-parts", f"--store_parts={config.store_parts}: {name} leaves from registers; legal is {name} in "
@@ -377,7 +378,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     uneven = _uneven_phases(st, config, nest)
     if (flaw := resident_flaw(found.st, nest, config, 0 if uneven else residing)) is not None:
         return flaw
-    if (flaw := teams_flaw(found.st, config, bool(residing))) is not None:
+    if (flaw := teams_flaw(config, bool(residing))) is not None:
         return flaw
     runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
     return HardwareTile(

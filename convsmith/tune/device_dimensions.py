@@ -215,8 +215,8 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 
 def _clusters(at: DevicePoint) -> Iterator[Changes]:
     """Yield the clusters of groups that share rows or columns, of as many groups as copies reach, and none. Groups that
-    are in no cluster may store their results through shared memory, whole or in parts, or have teams of warps that take
-    turns.
+    are in no cluster may store their results through shared memory, whole or in parts, and have teams of warps that
+    take turns.
     """
     if at.nest is None:
         return
@@ -225,6 +225,7 @@ def _clusters(at: DevicePoint) -> Iterator[Changes]:
     yield dict(cluster=(), teams=1, **from_registers)
     yield from (dict(cluster=(), shared=stored, teams=1, store_parts=n) for n in (1, *STORE_PARTS))
     yield dict(cluster=(), resident=(), teams=TEAMS, **from_registers)
+    yield from (dict(cluster=(), resident=(), shared=stored, teams=TEAMS, store_parts=n) for n in (1, *STORE_PARTS))
     for loop, groups in product((at.nest.rows, at.nest.columns), engine_of(at.machine).clusters):
         if groups * at.config.group_size(loop) <= at.loops.extents[loop]:
             yield dict(cluster=((loop, groups),), teams=1, **from_registers)

@@ -241,9 +241,10 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     copies; and their latency, which the slots of all groups that reside on the unit share. Groups of a cluster read the
     rows of the operand that they share once, but each stores all of them, while its products read shared memory; and
     they wait for each other's slots. The small tiles of teams are bound by the port of shared memory, at which reads
-    and copies meet. An operand that is resident is copied for the first tile of a group alone. The engine stores a
-    result that leaves through shared memory during the steps of the next tile, or the last part of one that leaves in
-    parts, before which nothing else runs; and a team of warps stores its result during the steps of the next team.
+    and copies meet, and elements of results that leave through it. An operand that is resident is copied for the first
+    tile of a group alone. The engine stores a result that leaves through shared memory during the steps of the next
+    tile, or the last part of one that leaves in parts, before which nothing else runs; and a team of warps stores its
+    result during the steps of the next team.
     """
     assert machine.device is not None
     engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
@@ -259,24 +260,28 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
     reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
     at_once = tiles / units.turns(-(-x.groups // residing(x, st, machine)))
     waits, is_shared = 1 / (x.config.buffers * at_once), max(x.sharing) > 1
+    steps, sums = max(tiles * x.steps, x.longest), height * width
+    is_staged, in_turn = st.c.name in x.config.staged("shared"), x.config.teams > 1
     step = (
         ("products", (("engine_product", height * width * x.terms * size.bits / 16),)),
         ("loads", (("engine_read", reads), ("engine_arrival", arriving * is_shared))),
-        ("port", (("engine_port", (reads + arriving) * (x.config.teams > 1)),)),
+        ("port", (
+            ("engine_port", (reads + arriving) * in_turn),
+            ("engine_staged", sums * tiles / steps * is_staged * in_turn),
+        )),
         ("copies", (("engine_row", rows),)),
         ("latency of copies", (
             ("engine_wait", waits), ("engine_row_wait", waits * rows), ("engine_meeting", waits * is_shared),
         )),
     )  # fmt: skip
-    steps, sums = max(tiles * x.steps, x.longest), height * width
-    is_staged = st.c.name in x.config.staged("shared")
-    if not is_staged and x.config.teams == 1:
+    if not is_staged and not in_turn:
         return Section(steps, step, overlap=inf), Section(tiles, (("write-back", (("engine_result", sums),)),))
     left = sums / x.config.store_parts
     beside = ("stores", (("engine_result", left * (tiles - 1) / steps),))
     staged = ("write-back", (("engine_staged", sums), ("engine_result", sums - left)))
     last = ("write-back", (("engine_result", left),))
-    return Section(steps, (*step, beside), overlap=inf), Section(tiles * is_staged, (staged,)), Section(1, (last,))
+    alone = (1 if in_turn else tiles) * is_staged
+    return Section(steps, (*step, beside), overlap=inf), Section(alone, (staged,)), Section(1, (last,))
 
 
 def copied_rows(nbytes: int, engine: CopyEngine) -> int:
@@ -298,7 +303,7 @@ def residing(x: EngineTile, st: Statement, machine: Machine) -> int:
     lines = height * x.config.buffers + width * (int(x.steps) if x.config.staged("resident") else x.config.buffers)
     shared = lines * x.terms * dtype(st.a.factor).bytes + engine.reserved
     if st.c.name in x.config.staged("shared"):
-        shared += height * width // x.config.store_parts * dtype(st.c.dtype).bytes
+        shared += x.config.teams * height * width // x.config.store_parts * dtype(st.c.dtype).bytes
     registers = threads * (width // 2 + engine.addresses)
     return max(min(units.shared // shared, units.threads // threads, units.registers // registers), 1)
 

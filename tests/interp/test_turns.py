@@ -74,7 +74,7 @@ def test_turns_stand_in_teams(old: str, new: str, why: str) -> None:
     ("for x in 0 .. 3:", "for x in 0 .. 3 #grid:", 2, "a group computes one tile"),
     ("for x in 0 .. 3:", "for x in 1 .. 3:", 2, "legal is one loop from 0"),
     ("at(0, i + x * 4)", "at(0, i + x * 4) if -x >= 0", 2, "copies that serve several rounds"),
-    ("        fence barriers", "        fence barriers\n        fence shared", 2, "all threads of a group meet"),
+    ("          receive", "          receive\n          fence shared", 2, "threads meet in steps of loop x"),
 ])  # fmt: skip
 def test_other_rounds_are_refused(old: str, new: str, teams: int, why: str) -> None:
     with pytest.raises(ConfigError, match=why):

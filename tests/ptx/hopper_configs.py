@@ -27,7 +27,7 @@ def forward(m: int = 64, n: int = 16, k: int = 64, slots: int = 3, row: str = "w
     return _FORWARD.format(m=m, n=n, k=k, slots=slots, row=row)
 
 
-def _stored(words: str) -> str:
+def stored(words: str) -> str:
     """Return the words of a config whose result leaves through shared memory."""
     return words.replace("--shared=src,wei", "--shared=src,wei,dst")
 
@@ -217,23 +217,23 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n96k16_bf16_mn_mn --cluster=ic:2",
     ),
-    "stored tiles": (f"{LAST} --dt=bf16 {_SHAPES['tiles']}", _stored(forward())),
+    "stored tiles": (f"{LAST} --dt=bf16 {_SHAPES['tiles']}", stored(forward())),
     "stored tiles of two groups of warps": (
         f"{LAST} --dt=bf16 mb1ic32ih13oc72oh13kh1",
-        _stored(forward(128, n=96, k=32, slots=2, row="wgmma_m64n96k16_bf16")),
+        stored(forward(128, n=96, k=32, slots=2, row="wgmma_m64n96k16_bf16")),
     ),
     "stored tiles of three groups of warps": (
-        f"{LAST} --dt=bf16 mb1ic32ih15oc24oh15kh1", _stored(forward(192, k=32, slots=2)),
+        f"{LAST} --dt=bf16 mb1ic32ih15oc24oh15kh1", stored(forward(192, k=32, slots=2)),
     ),
     "clusters of three groups of warps": (
         f"{LAST} --dt=bf16 mb1ic64ih15oc32oh15kh1", forward(192, slots=2) + " --cluster=oc:2",
     ),
     "stored tiles, groups and post-ops": (
         "--dir=FWD_B --stag=axb --wtag=abxc --dtag=axb --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 "
-        "g2mb1ic32ih5iw4oc64oh5ow4kh1kw1ph0pw0", _stored(forward(n=32, k=16, row="wgmma_m64n32k16_f16")),
+        "g2mb1ic32ih5iw4oc64oh5ow4kh1kw1ph0pw0", stored(forward(n=32, k=16, row="wgmma_m64n32k16_f16")),
     ),
     "stored tiles of f32": (f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc16oh5kh1",
-                            _stored(forward(n=32, row="wgmma_m64n32k16_bf16"))),
+                            stored(forward(n=32, row="wgmma_m64n32k16_bf16"))),
     "stored tiles, backward by weights": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:96 --group=ic:64,oc:96,mb_oh_ow:64 "
@@ -241,20 +241,20 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
     ),
     "stored tiles in two parts": (
         f"{LAST} --dt=bf16 mb1ic32ih13oc136oh13kh1",
-        _stored(forward(128, n=128, k=32, slots=2, row="wgmma_m64n128k16_bf16")) + " --store_parts=2",
+        stored(forward(128, n=128, k=32, slots=2, row="wgmma_m64n128k16_bf16")) + " --store_parts=2",
     ),
     "stored tiles in four parts, groups and post-ops": (
         "--dir=FWD_B --stag=axb --wtag=abxc --dtag=axb --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 "
         "g2mb1ic32ih5iw4oc128oh5ow4kh1kw1ph0pw0",
-        _stored(forward(n=64, k=16, row="wgmma_m64n64k16_f16")) + " --store_parts=4",
+        stored(forward(n=64, k=16, row="wgmma_m64n64k16_f16")) + " --store_parts=4",
     ),
     "stored tiles of f32 in two parts": (
         f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih5oc40oh5kh1",
-        _stored(forward(n=32, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
+        stored(forward(n=32, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
     ),
     "stored tiles in two parts, of two products": (
         f"{LAST} --dt=bf16 mb1ic32ih9oc72oh9kh1",
-        _stored(forward(n=64, k=32, slots=2, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
+        stored(forward(n=64, k=32, slots=2, row="wgmma_m64n32k16_bf16")) + " --store_parts=2",
     ),
     "stored tiles in two parts, backward by weights": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc96oh5kh1",

@@ -18,11 +18,12 @@ from convsmith.compiler.cubin import assemble_ptx
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Turn
 from convsmith.machine.registry import target
+from convsmith.passes import take_turns
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.tune.device import device_config
 from ptx.hopper_configs import KINDS as HOPPER
-from ptx.hopper_configs import LAST, LEVEL, compiled, forward
+from ptx.hopper_configs import LAST, LEVEL, compiled, forward, stored
 from ptx.sass import skip_without
 from ptx.test_hopper_convolutions import check, check_raises
 
@@ -43,9 +44,16 @@ KINDS = {
     **{kind: (HOPPER[kind][0], HOPPER[kind][1] + TEAMS) for kind in (
         "backward by data and a stride", "backward by data, a stride and rounds without steps")},
     "tiles in blocks": (f"{LAST} --dt=bf16 mb4ic64ih8oc40oh8kh1", forward() + " --l2=mb_oh_ow:128" + TEAMS),
+    "stored tiles": (f"{LAST} --dt=bf16 mb3ic64ih8oc40oh8kh3ph1", stored(forward(slots=2)) + TEAMS),
+    "stored tiles of two groups of warps": (f"{LAST} --dt=f16 mb7ic64ih8oc16oh8kh1",
+                                            stored(forward(m=128, row="wgmma_m64n16k16_f16")) + TEAMS),
+    "tiles of three teams, stored in parts": (f"{LAST} --dt=bf16 mb7ic64ih8oc64oh8kh1", stored(forward(
+        n=64, slots=2, row="wgmma_m64n64k16_bf16")) + " --store_parts=2 --teams=3"),
 }  # fmt: skip
 FAULTY = "steps beyond the slots"
 """The kernel in which faults are planted: three tiles of 9 steps in 2 slots, which one group computes."""
+STORED = "stored tiles of two groups of warps"
+"""The kernel in which faults of stores are planted."""
 
 
 def made(kind: str, count: int = 1) -> Artifact:
@@ -140,6 +148,29 @@ def one_warp_passes(monkeypatch: pytest.MonkeyPatch) -> Artifact:
     return replace(artifact, notes={**artifact.notes, "ptx": text})
 
 
+def teams_meet_at_one_barrier(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """The warps of all teams that store meet at one hardware barrier."""
+    spell = PipelineEmitter.spell
+
+    def same(self: Any, call: Any, **arguments: Any) -> str:
+        return spell(self, call, **arguments | {"number": 1})
+
+    monkeypatch.setattr(PipelineEmitter, "spell", same)
+    return made(STORED)
+
+
+def teams_store_from_one_tile(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """The teams write their tiles to the same elements of shared memory."""
+    monkeypatch.setattr(take_turns._TakeTurns, "_with_own_tiles", lambda self, body, team: body)
+    return made(STORED)
+
+
+def tiles_are_not_awaited(monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """A team waits for a barrier, but not until the engine has read its tile."""
+    monkeypatch.setattr(pipelines, "wait_for_stores", lambda self, pending: self.consumers_meet())
+    return made(STORED)
+
+
 OVERTAKES = (
     "may still read it|while an asynchronous|before its asynchronous|before it is written|without a barrier|arrivals"
 )
@@ -151,6 +182,7 @@ FAULTS = {
     released_by_all_teams: "no warp can go on",
     one_warp_passes: f"{OVERTAKES}|no warp can go on",
 }
+FAULTS_OF_STORES = (teams_meet_at_one_barrier, teams_store_from_one_tile, tiles_are_not_awaited)
 
 
 @pytest.mark.sampled(3)
@@ -161,10 +193,15 @@ def test_a_planted_fault_of_teams_raises(
     check_raises(fault(monkeypatch), KINDS[FAULTY][0], FAULTS[fault])
 
 
+@pytest.mark.parametrize("fault", FAULTS_OF_STORES, ids=lambda x: x.__name__)
+def test_a_planted_fault_of_stores_raises(
+    fault: Callable[[pytest.MonkeyPatch], Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_raises(fault(monkeypatch), KINDS[STORED][0], "store|barrier|while|before it is written|no warp can go on")
+
+
 REFUSED = {
     "one tile": ("mb1ic64ih8oc16oh8kh1", forward() + TEAMS, "a group computes one tile; legal is --teams=1"),
-    "stored tiles": ("mb300ic64ih8oc16oh8kh1", forward().replace("src,wei", "src,wei,dst") + TEAMS,
-                     "--teams=2: legal is none of dst in --shared="),
     "resident weights": ("mb3000ic64ih8oc16oh8kh1", forward() + " --resident=wei" + TEAMS,
                          "--teams=2: legal is none of --resident="),
     "clusters": ("mb300ic64ih8oc32oh8kh1", forward() + " --cluster=oc:2" + TEAMS, "none of --cluster="),
