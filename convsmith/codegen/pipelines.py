@@ -177,8 +177,8 @@ class PipelineEmitter(ThreadEmitter):
         if self.team is not None:
             self.number_of_team = self.put(f"udiv {self.it} {warp}, {self.warps}")
             self.numbers[1] = self.put(f"urem {self.it} {warp}, {self.warps}")
-            first = self.put(f"or {self.it} {lane}, {self.numbers[1]}")
-            self.is_first_thread = self.put(f"icmp eq {self.it} {first}, 0")
+            in_team = self.put(f"or {self.it} {lane}, {self.numbers[1]}")
+            self.is_first_thread = self.put(f"icmp eq {self.it} {in_team}, 0")
         super().stmt(body)
         self.lines.append(f"  br label %{end}")
         self.start(end)

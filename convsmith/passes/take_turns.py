@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Var, as_index, floordiv
+from convsmith.ir.index import Index, Var, as_index, floordiv
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import UNROLLED
 from convsmith.ir.stmt import Alloc, Fence, For, If, Kernel, Let, Stmt, TensorCopy, Turn, block
@@ -52,8 +54,12 @@ class _TakeTurns(Rewriter):
         """Return the statements of a round, which stores a tile from the elements of its ``team``."""
         for old in {s.src.buffer: None for s in statements_of(body) if isinstance(s, TensorCopy) and s.is_store}:
             self.own[old] = make_buffer(old.name, old.dtype, (old.size * self.teams,), old.scope)
-            body = Relocate(old, self.own[old], lambda at, size=old.size: (at[0] + team * size,)).stmt(body)
+            body = Relocate(old, self.own[old], partial(_moved, distance=team * old.size)).stmt(body)
         return body
+
+
+def _moved(at: tuple[Index, ...], distance: Index) -> tuple[Index, ...]:
+    return (at[0] + distance,)
 
 
 def _is_signalled(s: Stmt) -> bool:

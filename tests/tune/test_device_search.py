@@ -111,13 +111,17 @@ def test_clusters_and_stored_results_are_steps_apart() -> None:
 
 
 def test_results_in_parts_and_parts_of_the_reduction_are_steps_apart() -> None:
-    """A result leaves whole, in two parts or in four, or parts of the reduction leave from registers."""
+    """A result leaves whole, in two parts or in four, that of a team of warps too, or parts of the reduction leave from
+    registers.
+    """
     line = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1"
     with interning():
         space = DeviceSpace(parse_problem(line), target("sm_90a"))
         start = next(c for c in space.seeds if c.store_parts == 2)
         legal = {c.store_parts for c in space.neighbours(start, "order") if not space.refusal(c)}
-        assert legal >= {1, 4} and all(c.store_parts == 1 for c in space.neighbours(start, "order") if c.teams > 1)
+        teams = [c for c in space.neighbours(start, "order") if c.teams > 1]
+        assert legal >= {1, 4} and {c.store_parts for c in teams} == {1, 2, 4}
+        assert all(c.store_parts == 1 for c in teams if "dst" not in c.staged("shared"))
         shared = [c for c in space.neighbours(start, "parts") if c.tiles_at("split") and not space.refusal(c)]
         assert shared and all(c.staged("shared") == ("src", "wei") for c in shared)
 
