@@ -28,7 +28,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.planned import plan_for
 from convsmith.tune.process import WorkerProcess
-from ptx.hopper_configs import KINDS, LAST, forward
+from ptx.hopper_configs import KINDS, LAST, forward, stored
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import EVERY, LAYERS
 from ptx.test_other_realisations import CASES
@@ -44,6 +44,7 @@ DEFAULTS = (
     f"{LAST} --dt=f16 mb2ic128ih14oc256oh7kh3ph1sh2", f"{LAST} --dt=bf16 mb2ic3ih32oc64oh16kh7sh2ph3",
     f"--dir=BWD_D {LAST} --dt=bf16 mb2ic64ih14oc64oh7kh3ph1sh2",
     f"--dir=BWD_W {LAST} --dt=bf16 mb4ic64ih14oc64oh14kh3ph1",
+    f"--dir=BWD_W {LAST} --accuracy=any mb4ic64ih56oc64oh56kh3ph1",
     f"{_GROUPS} --dt=bf16 g32mb2ic128ih14oc128oh14kh3ph1", f"{_GROUPS} --dt=bf16 g96mb2ic96ih14oc96oh14kh7ph3",
     f"{LAST} --dt=s8:s8:s32 mb2ic64ih14oc128oh14kh3ph1", "--matmul --dt=bf16 200x512:512x300",
     f"{LAST} --dt=bf16 mb1ic64id4ih9iw9oc64od4oh9ow9kd3kh3kw3pd1ph1pw1",
@@ -61,6 +62,10 @@ ROUNDS = {
     "teams and an epilogue": (f"--dir=FWD_B --attr-post-ops=sum+relu {_ROUNDS.format(120)}", f"{_WIDE} --teams=2"),
     "teams and blocks of tiles": (
         _ROUNDS.format(256), f"{_WIDE} --teams=2 --l2=mb_oh_ow:2048 --order=oc,mb_oh_ow"),
+    "teams and stored tiles": (
+        _ROUNDS.format(128), stored(forward(128, 128, slots=5, row="wgmma_m64n128k16_bf16")) + " --teams=2"),
+    "teams and stored tiles in parts": (
+        _ROUNDS.format(256), f"{stored(_WIDE)} --teams=2 --store_parts=2"),
     "resident weights": (_TAPS, f"{_NARROW} --resident=wei"),
     "resident weights and stored tiles": (_TAPS, f"{_NARROW} --resident=wei".replace("src,wei", "src,wei,dst")),
     "resident weights of clusters": (_TAPS, f"{_NARROW} --resident=wei --cluster=mb_oh_ow:2"),
