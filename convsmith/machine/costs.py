@@ -234,7 +234,9 @@ class Costs:
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
     streamed_pixels: float = 8
-    """Cost of loading a cache line of pixels that pass packed weights again and again, relative to L2."""
+    """Cost of loading a cache line of pixels that pass packed weights again and again, relative to L2, and of pixels of
+    a gradient of 1x1 weights in blocks of channels, if it is lower than `beyond`.
+    """
     exposed_near: float = 0.35
     """Part of the time in which the second-level cache delivers lines that windows of few multiply-adds wait for."""
     exposed_far: float = 0.35

@@ -237,12 +237,13 @@ def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterato
     """Yield loops over pixels with block sizes, by repeated halving, that amortise loading the sums again.
 
     Where tiles of groups share no element, a block in memory is of images: rows of all images would be read out of
-    order.
+    order. So is a block whose pixels follow each other: fewer pixels would end the streams of lines sooner.
     """
     terms, units = _terms_of_sums(traffic, loops, config)
     others = (n for name, n in loops.extents.items() if loops.kinds[name] != "k" and name != config.lane)
     is_far = is_in_memory(traffic.target, sum(view.bytes for view in traffic.st.factors))
-    if is_far and loops.kinds[config.lane] == "batch" and prod(others) == 1:
+    is_apart = is_far and loops.kinds[config.lane] == "batch" and prod(others) == 1
+    if is_apart or traffic.streams_lines(config):
         units = dict([*units.items()][:1])
     for n, unit in units.items():
         yield from ((n, size) for size in _halves(loops.extents[n], unit, terms, traffic.target.costs.reload))
@@ -269,7 +270,7 @@ def _blocks_of_rows(traffic: Traffic, loops: Loops, config: Config) -> Iterator[
     """
     target, (terms, units) = traffic.target, _terms_of_sums(traffic, loops, config)
     running = [n for n, unit in units.items() if loops.extents[n] > unit]
-    if len(running) > 2:
+    if len(running) > 2 and not traffic.streams_lines(config):
         outer, inner, *_ = running
         part = units[outer] / loops.extents[outer]
         if traffic.once(config) * part <= target.l2.bytes:

@@ -14,7 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.statement.statement import Statement, View
+from convsmith.statement.statement import Statement, View, view_steps
 from convsmith.tune.features import Section, cycles
 
 
@@ -182,17 +182,28 @@ class Traffic:
         """Return the cycles in which the caches deliver all lines that the nest, whose loops may be in another
         ``order``, loads into the first-level cache.
         """
-        return self._delivered(self.moved(loops, config, order))
+        return self._delivered(self.moved(loops, config, order), config)
 
     def least(self, config: Config) -> float:
         """Return a lower bound of `cycles` for any order and any cache tiles: each element moves once."""
         once = _NestPart.once(self.sizes, self.of(config))
-        return self._delivered(MovedBytes(*(sum(x) for x in once.moved)))
+        return self._delivered(MovedBytes(*(sum(x) for x in once.moved)), config)
 
-    def _delivered(self, moved: MovedBytes) -> float:
+    def streams_lines(self, config: Config) -> bool:
+        """Return whether a gradient of 1x1 weights reads factors in streams: the cache lines of a block of channels
+        follow each other from pixel to pixel, and the last cache delivers them faster than lines one by one.
+        """
+        costs, line = self.target.costs, self.target.l1.line
+        is_slow = self.st.constant or config.staged("pack") or costs.streamed_pixels >= costs.beyond
+        if is_slow or any(d.axis and d.size > 1 for d in self.st.of("m")):
+            return False
+        pixel = Var(self.st.reduce[-1])
+        return all(view_steps(x).get(pixel, 0) * dtype(x.dtype).bytes == line for x in self.st.factors)
+
+    def _delivered(self, moved: MovedBytes, config: Config) -> float:
         """Return the cycles in which memories deliver what is ``moved``."""
         near, far = moved.means
-        streamed = "streamed_pixels_byte" if self.st.constant else "streamed_byte"
+        streamed = "streamed_pixels_byte" if self.st.constant or self.streams_lines(config) else "streamed_byte"
         events = ("l2_byte", near), (streamed, far), ("page_walk", moved.pages)
         return cycles((Section(1, (("traffic", events),)),), self.target)
 

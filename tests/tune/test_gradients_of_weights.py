@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture, named
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
@@ -49,6 +49,24 @@ def test_products_of_many_pixels_have_blocks_that_a_cache_holds(src: int, dst: i
 def test_blocks_are_rows_of_one_image_if_caches_do_not_hold_images(line: str, loops: list[str]) -> None:
     config = config_of(line, "avx512")
     assert [n for n, _ in config.tiles_at("cache")] == loops
+
+
+@pytest.mark.parametrize(
+    ("cpu", "line", "loops"),
+    [
+        ("znver5", "mb1ic128ih152oc128oh152kh1ph0", []),
+        ("znver5", "mb8ic512ih28oc128oh28kh1ph0", ["mb"]),
+        ("znver5", "mb4ic64ih112oc64oh112kh3ph1", ["oh"]),  # taps read the pixels of a block again
+        ("intel-server", "mb1ic128ih152oc128oh152kh1ph0", ["oh"]),  # its last cache is slow
+    ],
+)
+def test_pixels_that_follow_each_other_in_blocks_of_channels_are_streamed(
+    cpu: str, line: str, loops: list[str]
+) -> None:
+    """Blocks are of images at least, so that no row ends the streams of cache lines from the last cache."""
+    problem = parse_problem(f"--dir=BWD_W --stag=aBx16b --dtag=aBx16b {line}")
+    config = default_config(problem, named(cpu).of(TARGETS["avx512"]))
+    assert [n for n, _ in config.tiles_at("cache")] == loops and not config.packed
 
 
 @pytest.mark.parametrize(
