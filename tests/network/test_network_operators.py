@@ -380,7 +380,20 @@ def test_adjacent_elements_are_computed_by_vectors() -> None:
 def test_sums_of_adjacent_terms_have_a_part_in_each_lane(op: Reduce, are_lanes: bool) -> None:
     plan = operator_plan(op, registry.target("avx2"), 1)
     assert plan.given is not None
-    assert ("sum(acc[0]{8})" in str(plan.given.lowered)) == are_lanes
+    assert ("sum(acc[0" in str(plan.given.lowered)) == are_lanes
+
+
+@pytest.mark.parametrize(("columns", "total"), [
+    (24, "sum(acc[0]{8})"), (37, "sum(acc[0, 0]{8} + acc[1, 0]{8})"),
+    (256, "sum(acc[0, 0]{8} + acc[1, 0]{8} + (acc[2, 0]{8} + acc[3, 0]{8}))"),
+])  # fmt: skip
+def test_sums_of_rows_of_several_vectors_have_partial_ones(columns: int, total: str) -> None:
+    op = Reduce("sum", "f32", (3, columns), (1,))
+    plan = operator_plan(op, registry.target("avx2"), 1)
+    assert plan.given is not None and total in str(plan.given.lowered)
+    x = np.random.default_rng(0).integers(-9, 10, (3, columns)).astype(np.float32)
+    kernel = HostKernel(operator_artifact(op, registry.target("avx2")))
+    np.testing.assert_array_equal(kernel.run({"src": x})["dst"], x.sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("level", ["avx512", "avx2", "generic"])

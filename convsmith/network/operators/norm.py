@@ -73,7 +73,7 @@ class Norm(ArrayOperator):
         return ("src",)
 
     def _mean(self, found: Value, count: int) -> Value:
-        return Binary("div", found, const(dtype(self.type), count))
+        return mul(found, const(dtype(self.type), 1 / count))
 
     def _factor(self, squares: Value, count: int) -> Value:
         """Return the factor of elements, from the sum of a number `count` of squares."""

@@ -20,7 +20,9 @@ from convsmith.statement.statement import Statement
 VECTORS = 4
 """Vectors of sums of a tile, whose latencies overlap."""
 SUMS = 8
-"""Vectors of sums whose latencies a machine hides, if nothing else does: a tile of fewer has several partial sums."""
+"""Vectors of sums whose latencies overlap: a tile of fewer of them has several partial ones of each."""
+ROWS = 4
+"""Vectors of sums of adjacent terms of a row: those of the next rows overlap with them too."""
 PEELED = 3
 """Pieces of a loop whose first and last iterations read beyond an array."""
 STRAIGHT = 32
@@ -40,8 +42,10 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     for st, around, lane in nests:
         s.reorder(*around, *([] if lane is None else [lane]))
         if vectors and (term := _adjacent_term(s, st)) is not None:
-            part = s.tile(term, s.lanes, "kl")[1]
+            steps, part = s.tile(term, s.lanes, "kl")
+            parts = _tiled(s, steps, ROWS)
             s.rfactor(part, s.lanes)
+            _keep_apart(s, parts)
             lanes.append(part)
             continue
         if lane is None or not vectors:
@@ -69,9 +73,7 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
             parts = _tiled_term(s, st, SUMS // (count if row is None else SUMS))
             s.fission(*made, room=((made[-1], s.lanes),))
             s.sink(*made)
-            if parts is not None:
-                s.rfactor(parts[1], parts[1].extent, apart=True)
-                s.peel(parts[0])
+            _keep_apart(s, parts)
         inner += made
         lanes.append(made[-1])
     if several := [x for _, around, _ in nests for x in around if x.extent > 1]:
@@ -131,11 +133,22 @@ def _tiled_term(s: KernelSchedule, st: Statement, most: int) -> tuple[Loop, Loop
     for several; return the loop over tiles and the loop over partial results.
     """
     terms = st.of("k")
-    loop = s.loop(terms[-1].name)
-    parts = min(most, loop.extent // 2)
-    if parts < 2 or prod(d.size for d in terms) <= STRAIGHT:
+    if prod(d.size for d in terms) <= STRAIGHT:
         return None
-    return s.tile(loop, parts, "ks")
+    return _tiled(s, s.loop(terms[-1].name), most)
+
+
+def _tiled(s: KernelSchedule, loop: Loop, most: int) -> tuple[Loop, Loop] | None:
+    """Tile a loop over terms for at most so many partial results, if there are terms for several."""
+    parts = min(most, loop.extent // 2)
+    return s.tile(loop, parts, "ks") if parts > 1 else None
+
+
+def _keep_apart(s: KernelSchedule, parts: tuple[Loop, Loop] | None) -> None:
+    """Give each iteration of the second loop of `parts` a partial result; the last, shorter tile of terms is a nest."""
+    if parts is not None:
+        s.rfactor(parts[1], parts[1].extent, apart=True)
+        s.peel(parts[0])
 
 
 def _side(s: KernelSchedule, st: Statement) -> int:
