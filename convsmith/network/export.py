@@ -169,14 +169,17 @@ def write_files(directory: str | os.PathLike[str], contents: Mapping[str, bytes]
 
 
 def members_of(program: NetworkProgram, own: NetworkInterface) -> list[Member]:
-    """Return the members of the library: names, object code, and the symbols that each defines."""
+    """Return the members of the library: names, object code, and the symbols that each defines. A kernel's object has
+    the functions that a call runs: of those that pack, the ones whose operand is a value of the network.
+    """
     name, machine = own.name, program.target
-    found = []
+    found, called = [], {(step.kernel, step.operand) for step in program.steps}
     for n, kernel in enumerate(program.kernels):
         title = f"{name}_k{n}"
         interface = interface_of(title, kernel.artifact, [t.name for t in kernel.work.tensors])
         text = kernel_text(kernel, program.threads)
-        symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
+        packings = (x.symbol for x in interface.packings if (n, x.operand) in called)
+        symbols = (interface.symbol, *packings)
         texts = (text, entry_points_text(interface, machine.triple, {}))
         made = linked_code(texts, symbols, kernel.machine, str(kernel.work))
         found.append((title, made.object, symbols))

@@ -19,8 +19,8 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Stmt, Store, block
-from convsmith.ir.value import Load, const
-from convsmith.ir.walk import variables_of
+from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.copies import LoadsOfCopy, StagedReads, read_or_fill
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place
@@ -55,7 +55,7 @@ class WindowCopy:
 
     ``pixels`` and ``terms`` describe how the loops over pixels, and over terms of each, were fused and split; along
     other dims, the copy holds all that is read. The zeros that fill it up are written in each iteration, or ``once``
-    before all of them. An element that the array lacks is ``absent`` in the copy.
+    before all of them. An element that the array lacks is ``absent`` in the copy, or what the loop has in its place.
     """
 
     pixels: Windows
@@ -76,14 +76,14 @@ class WindowCopy:
                 "stage", f"stage: {loop.var} reads {reads.old} at {len(found)} places; legal is one element"
             )
         (read,) = found
-        new, at, fill, copy = self._copy(read, loop.var.name, name, reads.around, reads.inner, scope)
+        new, at, fill, copy = self._copy(read, loop, name, reads.around, reads.inner, scope)
         body = LoadsOfCopy(reads.old, new, lambda _: at, {**reads.around, **reads.inner}).stmt(loop.body)
         if self.once:
             return Alloc(new, block(*fill, For(loop.var, loop.lo, loop.hi, block(copy, body), loop.kind)))
         return reads.with_body(Alloc(new, block(*fill, copy, body)))
 
     def _copy(
-        self, read: Load, within: str, name: str, ranges: dict[Var, Range], inner: dict[Var, Range], scope: str
+        self, read: Load, loop: For, name: str, ranges: dict[Var, Range], inner: dict[Var, Range], scope: str
     ) -> tuple[Buffer, Place, list[Stmt], Stmt]:
         """Return the copy, the place of ``read`` in it, the loops that pad its terms, and the loops that fill it."""
         old = read.buffer
@@ -109,19 +109,30 @@ class WindowCopy:
             index.append(base + lo + row)
         if moving := {v for i in index for v in variables_of(i)} - full.keys():
             raise ConfigError(
-                "stage", f"stage: within {within}, {', '.join(sorted(map(str, moving)))} move {old.name} "
-                f"along an axis of the pixels or of the terms that are copied; legal are loops around {within}",
+                "stage", f"stage: within {loop.var}, {', '.join(sorted(map(str, moving)))} move {old.name} "
+                f"along an axis of the pixels or of the terms that are copied; legal are loops around {loop.var}",
             )  # fmt: skip
         shape = (*(size for _, size in rows), self.pixels.room, self.terms.room)
         new = make_buffer(name, old.dtype, shape, scope)
         outer = tuple(row for row, _ in rows)
-        body = Store(new, (*outer, pixel, term), read_or_fill(old, tuple(index), full, self.absent))
+        element = read_or_fill(old, tuple(index), full, self.absent)
+        if isinstance(element, Select) and (absent := _absent_in(loop, read)) is not None:
+            element = Select(element.cond, element.yes, absent)
+        body = Store(new, (*outer, pixel, term), element)
         copy = loops_around([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
         fill = []
         if (count := prod(size for _, size in taps)) < self.terms.room:
             zero = Store(new, (*outer, pixel, rest + count), const(old.dtype, 0))
             fill.append(loops_around([*rows, *pixels, (rest, self.terms.room - count)], zero))
         return new, (*starts, _split_iteration(self.pixels.parts), _split_iteration(self.terms.parts)), fill, copy
+
+
+def _absent_in(loop: For, read: Load) -> Value | None:
+    """Return the value that ``loop`` has in place of absent elements of ``read``, the same in all iterations; None if
+    it leaves their terms out.
+    """
+    found = {v.no for v in walk(loop.body) if isinstance(v, Select) and v.yes is read}
+    return next((v for v in found if len(found) == 1 and not variables_of(v)), None)
 
 
 def _fused_iteration(loops: Sequence[tuple[Var, int]]) -> Index:

@@ -180,7 +180,8 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
         )  # fmt: skip
     if config.offsets == "sums":
         with_sums = summed(
-            problem, st, config.flip, config.staged("pack"), config.realise == "indirection", machine.device is not None
+            problem, st, config.flip, config.staged("pack"), config.realise in ("indirection", "window_copy"),
+            machine.device is not None,
         )
         if with_sums is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")

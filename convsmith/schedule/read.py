@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from itertools import chain, takewhile
-from math import prod
+from math import gcd, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
@@ -303,8 +303,9 @@ def _whole_lanes(k: KernelPlan, source: Copy, lanes: int) -> int:
     elements where such vectors divide the channels.
     """
     inner = k.columns.a.layout.contiguous
+    adjacent = gcd(inner.size, source.loops[1].extent) if inner is not None and inner.dim == 1 else 1
     most = k.machine.lanes(max(dtype(x).bits for x in (k.columns.a.dtype, copied_type(k.columns, k.nest))))
-    while inner is not None and inner.dim == 1 and 2 * lanes <= most and source.loops[1].extent % (2 * lanes) == 0:
+    while 2 * lanes <= most and adjacent % (2 * lanes) == 0:
         lanes *= 2
     return lanes
 

@@ -119,13 +119,16 @@ def test_a_sum_of_a_loop_that_may_not_run_meets_the_one_before_it() -> None:
     check_emulated(problem, artifact, random_arrays(problem, 1))
 
 
-def test_windows_of_a_flipped_source() -> None:
-    """Absent elements of a copy of windows are 0 after their top bit is inverted."""
+@pytest.mark.parametrize("zero_points", ["", "--attr-zero-points=src:common:131 "], ids=["", "zero point"])
+def test_windows_of_a_flipped_source(zero_points: str) -> None:
+    """Absent elements of a copy of windows are the zero point, so that each channel has one sum of weights."""
     machine = target("armv8.1m+mve")
     skip_without_emulator(machine)
-    problem = parse_problem(f"--dt=u8:s8:s32 {NHWC} mb1ic1ih20iw20oc8oh8ow9kh10kw4sh2sw2ph2pw1")
+    problem = parse_problem(f"--dt=u8:s8:s32 {zero_points}{NHWC} mb1ic1ih20iw20oc8oh8ow9kh10kw4sh2sw2ph2pw1")
     artifact = build_artifact(problem, default_config(problem, machine), machine)
     assert "--realise=window_copy --offsets=sums --flip=src" in artifact.config
+    (sums,) = (x for x in artifact.entries["main"].arguments if x.name == "wei_sums")
+    assert sums.nbytes == 4 * 8
     check_emulated(problem, artifact, random_arrays(problem, 1))
 
 
