@@ -55,7 +55,7 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "max": _V8_2 | {"bf16", "i8mm"},
     sve_processor(2): _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
     sve_processor(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
-    "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme-f64f64", "sme512"},
+    "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme-f64f64", "sme512", "sme2"},
 }
 """qemu's models of AArch64 and their features, by LLVM's names. The first model with all required features is used: it
 has the fewest others.
@@ -145,7 +145,7 @@ _PLATFORMS = {
     "aarch64": _Platform(
         "qemu-aarch64", PROCESSORS, FileHeader(64, 183), "startup_aarch64.ll",
         (AARCH64_TRIPLE, "generic", "+neon"),
-        ("memcpy", "memset", "__arm_sc_memcpy", "__arm_sc_memset", "__arm_tpidr2_save"),
+        ("memcpy", "memset", "__arm_sc_memcpy", "__arm_sc_memset", "__arm_tpidr2_save"), since={"sme2": (10, 1)},
     ),
     "hexagon": _Platform(
         "qemu-hexagon", _HVX, FileHeader(32, 164, 0x67), "startup_hexagon.ll", (HEXAGON_TRIPLE, "hexagonv68", ""),

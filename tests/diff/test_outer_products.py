@@ -53,6 +53,26 @@ CASES = {
 """Problems, and configs where others than the default one are of interest."""
 
 
+SECOND = target("aarch64+sme2")
+WORDS = (
+    "--lane=oc --fuse=th+tw --register=th_tw:16,oc:16 --order=f,oc,th_tw --reduce=ic --pack=wei_w --outline=no "
+    "--winograd=oh:2,ow:2 --instruction=smopa_za_s16_s16 --k_step=ic:2"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "config"), [("--dt=s8:s8:s32", WORDS), ("--dt=u8:s8:s32", ""), ("", "")], ids=["words", "bytes", "f32"]
+)
+def test_the_second_version_is_exact(line: str, config: str) -> None:
+    """Its outer products of 16-bit words multiply the factors that a transform makes of bytes."""
+    skip_without_emulator(SECOND)
+    problem = parse_problem(f"{line} {NHWC} mb1ic16ih8oc32oh8kh3ph1").canonical()
+    made = Config.parse(f"--target={SECOND.name} {config}") if config else default_config(problem, SECOND)
+    artifact = build_artifact(problem, made, SECOND)
+    assert "sme2" in artifact.needs
+    check_emulated(problem, artifact, random_arrays(problem, 0))
+
+
 def config_of(name: str) -> tuple[str, Config]:
     line, config = CASES[name]
     made = Config.parse(f"--target={LEVEL.name} {config}") if config else default_config(parse_problem(line), LEVEL)

@@ -140,5 +140,5 @@ def test_no_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_feature_that_no_processor_has() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        emulated_kernel(copies(needs=("neon", "sme2")))
-    assert str(caught.value) == "no emulated processor has neon, sme2; nearest is cortex-a72, without sme2"
+        emulated_kernel(copies(needs=("neon", "sme3")))
+    assert str(caught.value) == "no emulated processor has neon, sme3; nearest is cortex-a72, without sme3"

@@ -30,7 +30,7 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"target": "aarch64-linux-gnu2"}, "bad-target", "is unknown; known are cpu"),
         ({"target": "x86_64-windows-gnu+avx512_amx"}, "bad-target",
          "avx512_amx needs a permission of Linux; legal are features without amx"),
-        ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme512"),
+        ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme2"),
         ({"target": "x86_64-linux-gnu+avx512f"}, "bad-target", r"avx512f is used by the level avx512, which needs .*"
                                                                r"avx512bw.* too; legal is \+avx512$"),
         ({"target": "sm_75"}, "bad-target",

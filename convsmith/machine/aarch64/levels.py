@@ -89,6 +89,15 @@ def _sme(scale: int) -> Machine:
     )  # fmt: skip
 
 
+def _sme2(scale: int) -> Machine:
+    """Return the second version of SME, above the first, with streaming vectors of ``scale`` times 128 bits."""
+    sme = _sme(scale)
+    return replace(
+        sme, name="aarch64+sme2", features=f"{sme.features},+sme2", needs=(*sme.needs, "sme2"),
+        instructions=(*scalable_rows(scale, "sme"), *outer_products(scale, second=True)),
+    )  # fmt: skip
+
+
 def _any_sve() -> Machine:
     """Return SVE with vectors of any length, above all of NEON, whose vectors are units of them."""
     neon = _neon(len(_EXTENSIONS))
@@ -100,6 +109,6 @@ def _any_sve() -> Machine:
     )  # fmt: skip
 
 
-LEVELS = (_sme(4), _sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
+LEVELS = (_sme2(4), _sme(4), _sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
 """Levels of SVE whose vector length is known require a feature of the project's own, such as ``sve256``, which no
 machine reports."""

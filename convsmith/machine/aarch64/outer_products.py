@@ -26,12 +26,17 @@ _KINDS = (
     ("sumopa", ("s8", "u8", "s32"), 4, "sumopa.wide"),
 )  # fmt: skip
 """Mnemonics, types, terms per lane, and names of the intrinsics."""
+_SECOND = (("smopa", ("s16", "s16", "s32"), 2, "smopa.za32"),)
+"""Those that the second version of the extension adds."""
 _EVERY = "<vscale x {lanes} x i1> splat (i1 true)"
 
 
-def rows(scale: int) -> tuple[Instruction, ...]:
-    """Return the rows of a machine whose streaming vectors have ``scale`` units."""
-    return tuple(_product(scale, *kind) for kind in _KINDS)
+def rows(scale: int, second: bool = False) -> tuple[Instruction, ...]:
+    """Return the rows of a machine whose streaming vectors have ``scale`` units, those of the ``second`` version of the
+    extension among them.
+    """
+    more = (replace(_product(scale, *kind), needs=("sme2",)) for kind in _SECOND if second)
+    return (*(_product(scale, *kind) for kind in _KINDS), *more)
 
 
 def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int, intrinsic: str) -> Instruction:
@@ -44,7 +49,7 @@ def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int,
     put = f"@llvm.vector.insert.nxv{lanes}{_suffix(types[0])}.v{side * terms}{_suffix(types[0])}"
     call = f"@llvm.aarch64.sme.{intrinsic}.nxv{lanes}{_suffix(types[0])}"
     given, lines = ["{a}", "{b}"], []
-    if terms == 2:
+    if terms == 2 and element != "i16":
         lines = [f"bitcast <{side * terms} x i16> {{{x}}} to {numbered}" for x in "ab"]
         given = ["{0}", "{1}"]
     lines += [f"call {factors} {put}({factors} poison, {numbered} {x}, i64 0)" for x in given]
@@ -67,7 +72,7 @@ def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int,
 
 def _suffix(type_: str) -> str:
     """Return LLVM's suffix of intrinsics for the given type."""
-    return {"s8": "i8", "u8": "i8"}.get(type_, type_)
+    return {"s8": "i8", "u8": "i8", "s16": "i16"}.get(type_, type_)
 
 
 def _layout(shape: tuple[int, ...]) -> FragmentLayout:
