@@ -115,6 +115,12 @@ def has_terms_apart(st: Statement, unit: ProductShape, lanes: Iterable[str]) -> 
     return unit.dot and unit.rows == 1 and any(steps.get(Var(n)) == 1 for n in lanes)
 
 
+def has_groups_apart(st: Statement, config: Config) -> bool:
+    """Return whether lanes are groups whose elements lie apart in memory: a copy makes them adjacent."""
+    groups = {d.name for d in st.of("batch")}
+    return config.lane in groups and abs(view_steps(st.a).get(Var(config.lane), 1)) != 1
+
+
 def room_for_terms(st: Statement, config: Config) -> tuple[int, int]:
     """Return the dim of A along which the terms of an instruction lie, and the elements that the last one reads beyond
     those that exist, for terms that lie apart.

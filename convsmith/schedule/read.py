@@ -28,6 +28,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
     check_restricted,
     copied_type,
+    has_groups_apart,
     has_rows_of_channels,
     has_terms_apart,
     has_windows,
@@ -187,7 +188,7 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
     innermost = neighbours[0] if neighbours else None
     layout = BoxCopy(innermost, absent, convert=nest.unit.copied)
     if not nest.unit.copied and copied_type(st, nest) != st.a.dtype:
-        layout = BoxCopy(convert=True)
+        layout = BoxCopy(innermost, convert=True)
     if short_terms(st, config, nest):
         layout = replace(layout, multiple=nest.unit.terms, count=st.a.layout.shape[neighbours[0]])
     if has_terms_apart(st, nest.unit, nest.lane.dims):
@@ -410,11 +411,13 @@ def check_resident(st: Statement, config: Config, name: str) -> None:
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
-    """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy, unless
-    elements of adjacent lanes are.
+    """Return the dim of A that is contiguous in the copy, if it is not the innermost one of A: that whose elements one
+    instruction adds up, unless elements of adjacent lanes are, or that of groups that are lanes.
     """
     is_near = nest.unit.dot and not has_terms_apart(st, nest.unit, nest.lane.dims)
     loops = {Var(n) for n, _ in config.tiles_at("k_step")} if is_near else set()
+    if has_groups_apart(st, config):
+        loops = {Var(config.lane)}
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 
@@ -430,8 +433,8 @@ def _stage_place(
     images = {d.name for d in st.dims if d.sort == "images"}
     blocks = [n for n, _ in config.tiles_at("cache")]
     of_images = any(images.issuperset(loops.dims[n]) for n in blocks) and not any(loops.axes[n] for n in blocks)
-    apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, config), around))
-    if apart and _is_group(apart[-1], config):
+    apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, st, config), around))
+    if apart and _is_group(apart[-1], st, config):
         return tuple(apart)
     rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
     whole = (x for x in around if images.issuperset(x.dims))
@@ -444,9 +447,11 @@ def _stage_place(
     return around[: around.index(place) + 1]
 
 
-def _is_group(loop: Loop, config: Config) -> bool:
-    """Return whether a loop steps over groups, each of which reads its own part of A."""
-    return loop.role == "batch" and loop.of != config.lane
+def _is_group(loop: Loop, st: Statement, config: Config) -> bool:
+    """Return whether a loop steps over groups, each of which reads its own part of A. Lanes along groups share rows of
+    memory, unless groups lie apart.
+    """
+    return loop.role == "batch" and (loop.of != config.lane or has_groups_apart(st, config))
 
 
 def _row_loops(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:

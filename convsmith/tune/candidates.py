@@ -46,6 +46,7 @@ from convsmith.tune.variants import (
     streamed,
     with_converted,
     with_copied_rows,
+    with_groups_together,
     with_near_channels,
     with_packed_source,
     with_paired_taps,
@@ -70,8 +71,8 @@ HOPELESS_RATIO = 1.25
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
 VARIANTS = (
-    holding, nearby, nearby_in_blocks, with_converted, with_copied_rows, with_packed_source, with_paired_taps,
-    with_shared_taps, with_unfolded_source,
+    holding, nearby, nearby_in_blocks, with_converted, with_copied_rows, with_groups_together, with_packed_source,
+    with_paired_taps, with_shared_taps, with_unfolded_source,
 )  # fmt: skip
 """Functions that return a variant of a config, or None."""
 

@@ -39,6 +39,8 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     if (facts.converts or facts.unit.copied) and not bordered:
         return _converted(facts, config)
     elements = prod(facts.st.a.layout.shape)
+    if facts.joins_groups(config):
+        return (("pack", elements * min(facts.bytes / WORD, 1.0)),)
     if transposes_channels(facts, config):
         return ("pack", elements), ("beyond_line", _lines_again(facts))
     if not bordered and has_rows_of_channels(facts.st.a.layout) and not facts.lacking_terms(config):

@@ -291,7 +291,7 @@ class Model(SharedFacts):
         in_all_lanes = "broadcast_pair" if self.unit.dot and self.bytes == 2 and not interleaves else "broadcast"
         pixel, apiece = ("l1", float(apart)) if along_k else (in_all_lanes, 1.0)
         if lane == self.batch:
-            adjacent = self.src.get(Var(lane), 1) == 1
+            adjacent = self.src.get(Var(lane), 1) == 1 or self.joins_groups(config)
             pixel, apiece = (self.group_load, 1.0) if adjacent else ("lane_load", float(self.lanes))
             read = self.group_load if read == "l1" else read
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1

@@ -15,6 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.post_ops import SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import has_groups_apart
 from convsmith.schedule.loops import Loops, fused_name
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
@@ -134,6 +135,10 @@ class SharedFacts:
         """
         rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
         return rows * 2 * step * self.lanes * self.bytes
+
+    def joins_groups(self, config: Config) -> bool:
+        """Return whether a padded copy makes groups adjacent that lie apart in memory, because they are lanes."""
+        return config.realise == "pad_copy" and config.lane == self.batch and has_groups_apart(self.st, config)
 
     def bordered(self, lane: str) -> bool:
         """Return whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements.

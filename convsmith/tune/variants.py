@@ -317,6 +317,23 @@ def with_copied_rows(model: Model, loops: Loops, config: Config) -> Config | Non
     return config.changed(realise="pad_copy") if rows_of_few_channels(model) else None
 
 
+def with_groups_together(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a copy of the groups of a register tile that makes them adjacent lanes, or None: of groups
+    of one channel that lie apart. Each tile of groups passes all pixels of an image, whose copy the second-level cache
+    keeps.
+    """
+    st = model.st
+    image = prod(st.a.layout.shape[2:]) * config.size(config.lane) * model.bytes
+    plain = st.constant and config.realise == "peel" and not (st.shifted or st.sizes or model.classes or model.phases)
+    plain = plain and bool(model.images) and st.a.layout.is_plain and st.a.requantised is None
+    if not plain or image > model.target.l2.kept or not model.joins_groups(config.changed(realise="pad_copy")):
+        return None
+    groups = [n for n in config.order if loops.kinds[n] != "m"]
+    pixels = [n for n in config.order if n not in groups and n != model.images]
+    images = [n for n in config.order if n == model.images]
+    return config.changed(realise="pad_copy", order=(*images, *groups, *pixels))
+
+
 def with_packed_source(model: Model, loops: Loops, config: Config) -> Config | None:
     """Return ``config`` with a packed source in place of its copy with borders, or None if taps repeat elements.
 
