@@ -122,6 +122,20 @@ class CopyNest:
             taken = taken | {next_[0]}
 
 
+def is_scattered(copy: Stmt, along: str) -> bool:
+    """Return whether a copy is so short that a loop over elements takes less time than compiling vectors of them, which
+    are gathered: neighbouring elements along the loop ``along`` are apart in the original.
+    """
+    if not isinstance(copy, For):
+        return False
+    nest, s = perfect_nest(copy)
+    reads = [v for v in walk(s.value) if isinstance(v, Load)] if isinstance(s, Store) else []
+    if len(reads) != 1 or not all(x.hi.is_const for x in nest) or prod(int(x.hi) for x in nest) >= SHORT_COPY:
+        return False
+    place = simplify(offset(reads[0].buffer, reads[0].index), {x.var: (0, int(x.hi) - 1) for x in nest})
+    return bool(dict(place.terms).get(Var(along), 0) > 1)
+
+
 def share(s: Schedule, loops: Sequence[Loop], threads: int) -> None:
     """Distribute ``loops`` over ``threads``, before they are split."""
     if threads > 1:

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Store
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store
 from convsmith.ir.types import S32
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.machine.base import Machine
@@ -24,6 +24,7 @@ from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.join_loops import join_loops
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
@@ -35,7 +36,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.copy_nest import BORDERS, PIECES, CopyNest, block, share
+from convsmith.schedule.copy_nest import BORDERS, PIECES, CopyNest, block, is_scattered, share
 from convsmith.schedule.fill import fill
 from convsmith.schedule.loops import Loop, loops_in, names
 from convsmith.schedule.schedule import Schedule
@@ -70,13 +71,12 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
         lower_transposed(s, transposed, target)
     else:
         loops = [x for part in copies for x in loops_in(part)]
-        vectors = _order_copy(s, pack, loops, moved, target, sharing, is_constant)
-        if moved is not None and is_constant and _is_scattered(moved, vectors):
-            vectors = _CopyVectors((), vectors.lanes)
+        vectors = _order_copy(s, pack, copies, loops, moved, target, sharing, is_constant)
         s.run(flatten)
         _lower_sums(s, pack, target, sums)
         _lower_copy(s, vectors, with_cases=not (is_constant or target.vectors.scalable))
     s.run(simplify, False)
+    s.run(join_loops)
     s.run(narrow_index)
     if found is not None:
         s.run(outline, (), True)
@@ -165,11 +165,11 @@ class _CopyVectors(NamedTuple):
 
 
 def _order_copy(
-    s: Schedule, pack: Kernel, loops: Sequence[Loop], moved: CopyNest | None, target: Machine, threads: int,
-    is_constant: bool,
+    s: Schedule, pack: Kernel, copies: Sequence[Stmt], loops: Sequence[Loop], moved: CopyNest | None, target: Machine,
+    threads: int, is_constant: bool,
 ) -> _CopyVectors:  # fmt: skip
-    """Split off short tiles of a copy, which ``threads`` share; return the loops that become vectors. Long runs of a
-    constant operand stay loops.
+    """Split off short tiles of ``copies``, which ``threads`` share; return the loops that become vectors. Long runs and
+    scattered elements of a constant operand stay loops.
     """
     whole = list(loops)
     if moved is not None:
@@ -187,6 +187,8 @@ def _order_copy(
     if pair:
         by_name = {x.name: x for x in whole}
         return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
+    if whole and is_constant and len(copies) == 1 and is_scattered(copies[0], whole[-1].name):
+        return _CopyVectors((), lanes)
     if len(whole) > 1 and whole[-1].extent == lanes and whole[-2].extent <= MAX_VECTORS:
         s.run(bind, (whole[-2],), "unrolled")
     return _CopyVectors(tuple(whole[-1:]) if loops and loops[-1].extent <= lanes else (), lanes)
@@ -204,12 +206,6 @@ def _is_strided_run(moved: CopyNest, lanes: int) -> bool:
     """
     last = [*moved.extents][-1]
     return moved.plain and 0 < moved.steps[last] <= MAX_READ_STRIDE and moved.extents[last] > lanes
-
-
-def _is_scattered(moved: CopyNest, vectors: _CopyVectors) -> bool:
-    """Return whether the lanes of vectors of a short copy are apart in the original."""
-    is_apart = len(vectors.loops) == 1 and moved.steps[vectors.loops[0].name] > 1
-    return is_apart and moved.is_short
 
 
 def _lower_copy(s: Schedule, vectors: _CopyVectors, with_cases: bool) -> None:

@@ -249,7 +249,7 @@ class Traffic:
                 room = sum(rooms[:-1] if loop.in_registers else rooms)
                 again = new if room <= most else [x * loop.trips for x in old]
                 moved.append([*again[:-1], old[-1]] if loop.in_registers else again)
-            nest = once._replace(moved=moved)
+            nest = _NestPart(once.extents, once.rooms, moved)
         return nest
 
     def spread(self, loops: Loops, loop: str, extent: int) -> dict[str, int]:

@@ -208,11 +208,19 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_array_equal(made, wanted)
 
 
-@pytest.mark.parametrize("sizes", ["ic20ih5oc40oh5kh1ph0", "ic9ih9oc32oh5kh3sh2ph1", "ic64ih5oc64oh5kh1ph0"])
-def test_short_copies_of_constant_operands_gather_no_vectors(sizes: str) -> None:
+SCATTERED = [
+    "mb1ic20ih5oc40oh5kh1ph0",
+    "mb1ic9ih9oc32oh5kh3sh2ph1",
+    "mb1ic64ih5oc64oh5kh1ph0",
+    "--deconv g40mb1ic40ih4oc40oh8kh3sh2ph1",  # residue classes of taps
+]
+
+
+@pytest.mark.parametrize("line", SCATTERED)
+def test_short_copies_of_constant_operands_gather_no_vectors(line: str) -> None:
     """Lanes that are apart in the original are copied one by one where packing is brief, with the same result."""
     level = next(x for x in levels.LEVELS if x.name == "avx512")
-    problem = parse_problem(f"--stag=axb --dtag=axb mb1{sizes}").canonical()
+    problem = parse_problem(f"--stag=axb --dtag=axb {line}").canonical()
     with interning():
         made = plan(problem, default_config(problem, level), level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs
