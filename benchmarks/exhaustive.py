@@ -22,10 +22,10 @@ from report import Report
 
 from convsmith.machine.registry import target
 from convsmith.problem.lines import parse_problem
-from convsmith.tune.database import IN_MEMORY, Database
-from convsmith.tune.reach import Reach
-from convsmith.tune.search import search
-from convsmith.tune.workers import Workers
+from convsmith.tune.records.database import IN_MEMORY, Database
+from convsmith.tune.search.reach import Reach
+from convsmith.tune.search.search import search
+from convsmith.tune.search.workers import Workers
 
 LAYERS = """
 2x64:64x32 2x64:64x16 4x64:64x16 1x64:64x16 1x256:256x16 2x128:128x16 2x32:32x48 2x64:64x48 3x64:64x16 2x128:128x32

@@ -23,7 +23,7 @@ from convsmith.machine.micro_architectures import MicroArchitecture, named
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import candidates
-from convsmith.tune.measured import DOUBTED_FRACTION, KEPT_RATIO, MIN_SPREAD
+from convsmith.tune.records.measured import DOUBTED_FRACTION, KEPT_RATIO, MIN_SPREAD
 
 FOLDER = Path(__file__).parent / "measurements"
 DISTURBED = 0.2

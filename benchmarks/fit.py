@@ -40,8 +40,8 @@ from convsmith.machine.prices import LIMITS
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.expected import expected_features
-from convsmith.tune.features import Features, cycles
+from convsmith.tune.costs.expected import expected_features
+from convsmith.tune.costs.features import Features, cycles
 
 __all__ = ["Fit", "Question", "Sample", "Table", "first_choices", "mean_loss", "numeric_costs", "values"]
 

@@ -31,7 +31,7 @@ from report import Report
 from convsmith.machine.registry import target
 from convsmith.measure.timing import geometric_mean
 from convsmith.runtime.threads import available_cpus
-from convsmith.tune.process import WorkerDied, WorkerProcess
+from convsmith.tune.search.process import WorkerDied, WorkerProcess
 
 WORKER = Path(__file__).parent / "gpu_worker.py"
 CHOICES = "choices"

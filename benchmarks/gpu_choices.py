@@ -13,7 +13,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 __all__ = ["with_choices"]
 

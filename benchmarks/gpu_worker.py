@@ -90,9 +90,9 @@ class GpuWorker:
 
     def _tune(self, problem: str, seconds: float) -> dict[str, Any]:
         from convsmith.problem.lines import parse_problem
-        from convsmith.tune.database import IN_MEMORY, Database
-        from convsmith.tune.search import search
-        from convsmith.tune.workers import Workers
+        from convsmith.tune.records.database import IN_MEMORY, Database
+        from convsmith.tune.search.search import search
+        from convsmith.tune.search.workers import Workers
 
         canonical = parse_problem(problem).canonical()
         with Database(IN_MEMORY) as database, Workers() as workers:

@@ -22,10 +22,10 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.suites import suite
 from convsmith.runtime.threads import available_cpus
 from convsmith.schedule.config import Config
-from convsmith.tune.database import IN_MEMORY, Database
-from convsmith.tune.hints import hints
-from convsmith.tune.search import Outcome, compare, search
-from convsmith.tune.workers import Workers
+from convsmith.tune.records.database import IN_MEMORY, Database
+from convsmith.tune.search.hints import hints
+from convsmith.tune.search.search import Outcome, compare, search
+from convsmith.tune.search.workers import Workers
 
 
 @dataclass(frozen=True)

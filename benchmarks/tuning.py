@@ -27,14 +27,14 @@ from convsmith.machine.micro_architectures import preferred
 from convsmith.machine.registry import host_target
 from convsmith.problem.lines import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune import shipped
-from convsmith.tune.database import Database
-from convsmith.tune.measured import Measured, best_of
-from convsmith.tune.neighbours import nearest, transferred
-from convsmith.tune.origin import compiler_key, machine_key, machine_text
-from convsmith.tune.report import model_errors
-from convsmith.tune.search import compare
-from convsmith.tune.workers import Workers
+from convsmith.tune.records import shipped
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured, best_of
+from convsmith.tune.records.origin import compiler_key, machine_key, machine_text
+from convsmith.tune.records.report import model_errors
+from convsmith.tune.search.neighbours import nearest, transferred
+from convsmith.tune.search.search import compare
+from convsmith.tune.search.workers import Workers
 
 WORTH = 0.97
 """Ratio to the first choice above which a config is not worth a row of the table."""

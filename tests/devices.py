@@ -22,7 +22,7 @@ from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.device_fragments import fragment_choices
+from convsmith.tune.devices.device_fragments import fragment_choices
 
 KINDS = {
     "padded": (

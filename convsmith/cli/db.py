@@ -17,10 +17,10 @@ from convsmith.cli.tune import opened, time_text
 from convsmith.diag.errors import UsageError
 from convsmith.diag.files import read_text
 from convsmith.schedule.former_words import in_present_words
-from convsmith.tune.checked_rows import is_line
-from convsmith.tune.database import IN_MEMORY, Database, check_rows
-from convsmith.tune.measured import Measured, best_of
-from convsmith.tune.origin import compiler_key, is_of_this_machine
+from convsmith.tune.records.checked_rows import is_line
+from convsmith.tune.records.database import IN_MEMORY, Database, check_rows
+from convsmith.tune.records.measured import Measured, best_of
+from convsmith.tune.records.origin import compiler_key, is_of_this_machine
 
 __all__ = ["db"]
 

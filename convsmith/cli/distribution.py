@@ -21,7 +21,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
-from convsmith.tune.verdict import verdict
+from convsmith.tune.costs.verdict import verdict
 
 __all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_ratios", "draw_roofline"]
 

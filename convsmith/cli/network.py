@@ -21,14 +21,14 @@ from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.exporter.names import check_name, legal_name
 from convsmith.exporter.target import THIS_MACHINE
 from convsmith.measure.timing import ROUNDS, measure
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
-from convsmith.network.integers import is_quantised
 from convsmith.network.network import Network
+from convsmith.network.quantised.integers import is_quantised
 from convsmith.network.reference import compared, reference_outputs
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.small_floats import DTYPES, SMALL_FLOATS
 from convsmith.network.sizes import NetworkOfSizes, load
-from convsmith.network.small_floats import DTYPES, SMALL_FLOATS
 from convsmith.onnx.calibration import METHODS
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for, network_of

@@ -20,18 +20,18 @@ from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import default_threads
-from convsmith.tune.cluster import ClusterOutcome, search_on_cluster
-from convsmith.tune.database import Database
-from convsmith.tune.device_space import space_of
-from convsmith.tune.hints import hints
-from convsmith.tune.measured import best_of
-from convsmith.tune.origin import machine_key, machine_text
-from convsmith.tune.reach import MAX_PREDICTED_RATIO, Reach, configs_in_reach
-from convsmith.tune.recall import database_path
-from convsmith.tune.report import model_errors
-from convsmith.tune.search import Outcome, search
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import best_of
+from convsmith.tune.records.origin import machine_key, machine_text
+from convsmith.tune.records.recall import database_path
+from convsmith.tune.records.report import model_errors
+from convsmith.tune.search.cluster import ClusterOutcome, search_on_cluster
+from convsmith.tune.search.device_space import space_of
+from convsmith.tune.search.hints import hints
+from convsmith.tune.search.reach import MAX_PREDICTED_RATIO, Reach, configs_in_reach
+from convsmith.tune.search.search import Outcome, search
+from convsmith.tune.search.workers import Workers
 from convsmith.tune.vector_width import machine_of
-from convsmith.tune.workers import Workers
 
 __all__ = ["opened", "time_text", "tune"]
 

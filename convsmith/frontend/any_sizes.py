@@ -41,7 +41,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims
 from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.compile import compile_problem
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 __all__ = ["AnySizes", "KernelsBySize", "any_sizes"]
 

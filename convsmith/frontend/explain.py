@@ -44,9 +44,9 @@ from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import without_limits
 from convsmith.schedule.text import kernel_lines, statement_lines
 from convsmith.statement.views import sums_type
-from convsmith.tune.expected import expected_terms
-from convsmith.tune.recall import measured_row
-from convsmith.tune.verdict import verdict
+from convsmith.tune.costs.expected import expected_terms
+from convsmith.tune.costs.verdict import verdict
+from convsmith.tune.records.recall import measured_row
 
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected

@@ -14,8 +14,8 @@ from convsmith.problem.types import TYPES
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.text import decisions
-from convsmith.tune.device_parts import expected_lines, parts_lines
-from convsmith.tune.verdict import MIN_GAIN
+from convsmith.tune.costs.verdict import MIN_GAIN
+from convsmith.tune.devices.device_parts import expected_lines, parts_lines
 
 __all__ = ["device_lines", "device_roofline", "device_verdict"]
 

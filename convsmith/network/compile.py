@@ -23,18 +23,14 @@ from convsmith.frontend.side_by_side import MachineFor
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.network.ahead import Compiling, compiling_ahead, silent
-from convsmith.network.apart import reasons_apart
-from convsmith.network.attention import with_attention
-from convsmith.network.attention_cost import attention_choice
-from convsmith.network.chaining import RowJoints, with_chains
-from convsmith.network.composed_products import with_composed_products
-from convsmith.network.concat_in_place import with_parts
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
-from convsmith.network.layout_choice import chosen_layouts, operator_cycles
-from convsmith.network.layouts import with_layouts
-from convsmith.network.memory import Life, alive_bytes, memory_plan
-from convsmith.network.placing import Placed, placed
+from convsmith.network.placement.concat_in_place import with_parts
+from convsmith.network.placement.layout_choice import chosen_layouts, operator_cycles
+from convsmith.network.placement.layouts import with_layouts
+from convsmith.network.placement.memory import Life, alive_bytes, memory_plan
+from convsmith.network.placement.placing import Placed, placed
+from convsmith.network.placement.scratch import bounded, with_bounded_scratch
+from convsmith.network.placement.slices_in_place import with_slices
 from convsmith.network.program import (
     TENSORS,
     WEIGHTS,
@@ -44,14 +40,18 @@ from convsmith.network.program import (
     ProgramKernel,
     ProgramStep,
 )
-from convsmith.network.rearrangements import with_rearrangements
-from convsmith.network.repeated_pixels import with_deconvolutions
-from convsmith.network.resized_products import with_resized_products
-from convsmith.network.scratch import bounded, with_bounded_scratch
-from convsmith.network.shared_norms import with_shared_norms
-from convsmith.network.shared_operands import with_shared_operands
-from convsmith.network.slices_in_place import with_slices
-from convsmith.network.small_floats import with_small_floats
+from convsmith.network.rewrites.apart import reasons_apart
+from convsmith.network.rewrites.attention import with_attention
+from convsmith.network.rewrites.attention_cost import attention_choice
+from convsmith.network.rewrites.chaining import RowJoints, with_chains
+from convsmith.network.rewrites.composed_products import with_composed_products
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.rearrangements import with_rearrangements
+from convsmith.network.rewrites.repeated_pixels import with_deconvolutions
+from convsmith.network.rewrites.resized_products import with_resized_products
+from convsmith.network.rewrites.shared_norms import with_shared_norms
+from convsmith.network.rewrites.shared_operands import with_shared_operands
+from convsmith.network.rewrites.small_floats import with_small_floats
 from convsmith.network.weight_limits import KernelMachines
 from convsmith.network.weights import PackedWeights
 from convsmith.problem.problem import Problem

@@ -13,7 +13,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.system import at_fork
-from convsmith.network.file import save_image
+from convsmith.network.files.file import save_image
 from convsmith.network.image import BEFORE, NetworkImage, tensor_arguments
 from convsmith.network.outside import returned, taken
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, as_array, numpy_dtype
@@ -22,9 +22,9 @@ from convsmith.runtime.host import HostFunction, HostLibrary
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 
 if TYPE_CHECKING:
-    from convsmith.network.export import ExportedNetwork
+    from convsmith.network.files.export import ExportedNetwork
     from convsmith.network.program import NetworkProgram
-    from convsmith.network.step_times import NetworkTimes
+    from convsmith.network.report.step_times import NetworkTimes
     from convsmith.problem.problem import Problem
 
 __all__ = ["Network", "prepared_driver"]
@@ -142,12 +142,12 @@ class Network:
         without the packages of pages; UsageError if the file cannot be written.
         """
         with import_lock:
-            from convsmith.network.explain import explain_image
+            from convsmith.network.report.explain import explain_image
 
         times = None if timed is None else self._times(timed)
         if html is not None:
             with import_lock:
-                from convsmith.network.page import write_network_page
+                from convsmith.network.report.page import write_network_page
 
             write_network_page(html, self.image, times)
         return explain_image(self.image, times)
@@ -156,7 +156,7 @@ class Network:
         if self._program is None:
             raise self._loaded("states no time of a step alone")
         with import_lock:
-            from convsmith.network.step_times import network_times
+            from convsmith.network.report.step_times import network_times
 
         arrays = {**self._taken(inputs), **{x.name: np.zeros(x.shape, numpy_dtype(x.type)) for x in self.image.outputs}}
         specs = self._border.specs
@@ -178,8 +178,8 @@ class Network:
         if self._program is None:
             raise self._loaded("holds no code for programs of C")
         with import_lock:
-            from convsmith.network.c_texts import sample
-            from convsmith.network.export import export_program
+            from convsmith.network.files.c_texts import sample
+            from convsmith.network.files.export import export_program
 
         samples = self.run({x.name: sample(x.shape, x.type) for x in self.image.inputs})
         return export_program(self._program, directory, name, samples)

@@ -10,7 +10,7 @@ from convsmith.diag.collection import no_collection
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock, import_lock
 from convsmith.diag.printable import printable
-from convsmith.network.file import load_images, save_images
+from convsmith.network.files.file import load_images, save_images
 from convsmith.network.image import NetworkForm
 from convsmith.network.network import Network
 from convsmith.network.weights import PackedWeights

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from convsmith.network.memory import aligned
+from convsmith.network.placement.memory import aligned
 from convsmith.runtime.all_cpus import on_all_cpus
 from convsmith.runtime.arrays import Array
 

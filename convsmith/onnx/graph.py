@@ -21,7 +21,7 @@ from convsmith.ir.types import DTYPES
 from convsmith.network.builder import NO_KERNEL, TYPES_OF_VALUES, GraphBuilder, unavailable
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
-from convsmith.network.small_floats import SMALL_FLOATS
+from convsmith.network.rewrites.small_floats import SMALL_FLOATS
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.graph_bodies import body_of, operators_with_bodies
 from convsmith.onnx.graph_expansions import expanded, is_older

@@ -17,8 +17,8 @@ from convsmith.network.driver import image_of
 from convsmith.network.graph import Graph
 from convsmith.network.network import Network
 from convsmith.network.program import NetworkProgram
+from convsmith.network.rewrites.small_floats import check_dtype
 from convsmith.network.sizes import Dims, NetworkOfSizes
-from convsmith.network.small_floats import check_dtype
 from convsmith.network.weights import PackedWeights
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes, open_dims
@@ -26,7 +26,7 @@ from convsmith.onnx.sources import model_source
 from convsmith.runtime.arrays import Array
 
 if TYPE_CHECKING:
-    from convsmith.network.export import ExportedNetwork
+    from convsmith.network.files.export import ExportedNetwork
 
 __all__ = ["compile", "export_for", "network_of"]
 
@@ -135,9 +135,9 @@ def export_for(
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.exporter.target import export_machine
-        from convsmith.network.export import export_program
-        from convsmith.network.levels import check_levels, export_levels
-        from convsmith.network.web import WEIGHTS_PLACES, check_web_levels, export_web
+        from convsmith.network.files.export import export_program
+        from convsmith.network.files.levels import check_levels, export_levels
+        from convsmith.network.files.web import WEIGHTS_PLACES, check_web_levels, export_web
 
     machines = [export_machine(one) for one in target.split(",")]
     if all(m.device is None and llvm_bind.makes_modules(m.triple) for m in machines):
@@ -165,7 +165,7 @@ def export_for(
 def _samples(graph: Graph) -> dict[str, Array]:
     """Return the outputs of the kernels of this machine for the inputs of examples."""
     with import_lock:
-        from convsmith.network.c_texts import sample
+        from convsmith.network.files.c_texts import sample
 
     net = network_of(graph, 1)
     return net.run({x.name: sample(x.shape, x.type) for x in net.image.inputs})

@@ -30,7 +30,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.plan import Plan
-from convsmith.tune.expected import model_of, with_lanes
+from convsmith.tune.costs.expected import model_of, with_lanes
 
 __all__ = ["Explained", "kernel_page"]
 

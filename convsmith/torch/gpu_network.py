@@ -15,12 +15,12 @@ from torch import Tensor
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode
-from convsmith.network.layouts import FIRST, LAST, Layouts, is_image, with_layouts
-from convsmith.network.memory import memory_plan
-from convsmith.network.placing import placed
-from convsmith.network.small_floats import with_small_floats
+from convsmith.network.placement.layouts import FIRST, LAST, Layouts, is_image, with_layouts
+from convsmith.network.placement.memory import memory_plan
+from convsmith.network.placement.placing import placed
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.small_floats import with_small_floats
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.runtime.border import Given

@@ -9,11 +9,11 @@ from convsmith.ir.index import Var
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.blocks import with_near_pixels
-from convsmith.tune.channel_lines import lines_of_far_channels
-from convsmith.tune.features import Section, cycles
-from convsmith.tune.model import Model
+from convsmith.tune.costs.channel_lines import lines_of_far_channels
+from convsmith.tune.costs.features import Section, cycles
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.traffic import Traffic
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
-from convsmith.tune.traffic import Traffic
 from convsmith.tune.variants import streamed
 
 MAX_TAPS = 5

@@ -25,10 +25,10 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.channel_lines import in_blocks_of_near_channels
-from convsmith.tune.far_lines import is_in_memory
+from convsmith.tune.costs.channel_lines import in_blocks_of_near_channels
+from convsmith.tune.costs.far_lines import is_in_memory
+from convsmith.tune.costs.traffic import TouchedArray, Traffic
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
-from convsmith.tune.traffic import TouchedArray, Traffic
 
 T = TypeVar("T")
 

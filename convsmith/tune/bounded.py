@@ -8,8 +8,8 @@ from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.tune.device import device_candidates, device_config
-from convsmith.tune.stages_space import StagesSpace
+from convsmith.tune.devices.device import device_candidates, device_config
+from convsmith.tune.search.stages_space import StagesSpace
 from convsmith.tune.within import MemoryBound, with_changes
 
 __all__ = ["bounded_config"]

@@ -22,21 +22,22 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.arrangements import arranged
-from convsmith.tune.code_size import emitted, operations
 from convsmith.tune.copied_blocks import in_copied_blocks
-from convsmith.tune.copied_parts import split_copies_by_thread
-from convsmith.tune.far_lines import is_in_memory
-from convsmith.tune.fetches import fetching
+from convsmith.tune.costs.code_size import emitted, operations
+from convsmith.tune.costs.copied_parts import split_copies_by_thread
+from convsmith.tune.costs.far_lines import is_in_memory
+from convsmith.tune.costs.fetches import fetching
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.thread_parts import split_pixels_by_thread
+from convsmith.tune.costs.vector_groups import left_empty
 from convsmith.tune.gradient_blocks import of_vectors
 from convsmith.tune.interleaved import in_pairs, interleaved
-from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.rows_first import with_rows_first
 from convsmith.tune.tap_products import tap_configs
-from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.unfolded_sources import with_unfolded_source
 from convsmith.tune.variants import (
     holding,
@@ -53,7 +54,6 @@ from convsmith.tune.variants import (
     with_shared_taps,
     without_padding,
 )
-from convsmith.tune.vector_groups import left_empty
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller

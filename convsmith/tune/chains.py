@@ -3,8 +3,8 @@
 Two stages may be fused if the result between them is larger than the second-level cache, and the rows of it that one
 row of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's
 scratchpad. An adjacent result that exceeds the nearest cache of vectors may then be fused too. They are fused unless
-computing row by row, with other register tiles, costs more than moving the result (`tune/chain_costs.py`); a machine
-with a scratchpad, which no other memory replaces, fuses all of them. Other stages run one after the other.
+computing row by row, with other register tiles, costs more than moving the result (`tune/costs/chain_costs.py`); a
+machine with a scratchpad, which no other memory replaces, fuses all of them. Other stages run one after the other.
 
 With several threads, kernels synchronise, and cores load lines that other cores have written; more stages are fused if
 these costs exceed the cost of computing row by row.
@@ -24,10 +24,10 @@ from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.schedule.config import Config
-from convsmith.tune.chain_costs import ChainCosts
+from convsmith.tune.costs.chain_costs import ChainCosts
+from convsmith.tune.costs.thread_parts import share
 from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import ROW_MEMORY_DIVISOR, StageConfigs, row_bytes, rows_at_once, unfused
-from convsmith.tune.thread_parts import share
 
 
 class Joint(NamedTuple):

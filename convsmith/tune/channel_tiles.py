@@ -8,7 +8,7 @@ from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.config_space import Changes
+from convsmith.tune.search.config_space import Changes
 
 __all__ = ["in_channel_tiles"]
 

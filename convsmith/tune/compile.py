@@ -14,7 +14,7 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions, Wish
-from convsmith.tune.recall import keeps_bits, recalled, refuse
+from convsmith.tune.records.recall import keeps_bits, recalled, refuse
 
 __all__ = ["choose", "compile_problem", "default_cycles", "expected_choice", "is_ready"]
 
@@ -71,7 +71,7 @@ def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool,
     """
     with import_lock:
         from convsmith.ir.intern import interning
-        from convsmith.tune.shipped import refuse as refuse_row
+        from convsmith.tune.records.shipped import refuse as refuse_row
 
     if not _has_table(problem, target, threads, dynamic):
         return False
@@ -124,7 +124,7 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         from convsmith.tune.bounded import bounded_config
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
-        from convsmith.tune.device import device_config
+        from convsmith.tune.devices.device import device_config
         from convsmith.tune.dynamic import dynamic_config
 
     if target.device is not None:
@@ -153,7 +153,7 @@ def expected_choice(problem: Problem, target: Machine, threads: int) -> tuple[Co
     """Return the default config of a problem, and the cycles that its kernel is expected to take."""
     with import_lock:
         from convsmith.ir.intern import interning
-        from convsmith.tune.expected import expected_terms
+        from convsmith.tune.costs.expected import expected_terms
 
     with interning():
         plain = problem.canonical()
@@ -175,10 +175,10 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
         from convsmith.compiler.memory import flaw_within
         from convsmith.schedule.planned import plan_for
         from convsmith.tune.candidates import default_config
-        from convsmith.tune.expected import expected_terms
-        from convsmith.tune.shipped import faster
-        from convsmith.tune.shipped import refuse as refuse_row
-        from convsmith.tune.thread_parts import split_pixels_by_thread
+        from convsmith.tune.costs.expected import expected_terms
+        from convsmith.tune.costs.thread_parts import split_pixels_by_thread
+        from convsmith.tune.records.shipped import faster
+        from convsmith.tune.records.shipped import refuse as refuse_row
 
     first = default_config(problem, target, threads)
     alone = first if threads == 1 else default_config(problem, target)

@@ -20,7 +20,7 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.near_copies import is_transposed
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.thread_parts import share
+from convsmith.tune.costs.thread_parts import share
 
 __all__ = [
     "columns_around_rows", "copied_rows", "in_copied_blocks", "outpaces_lines", "panel_depth", "running",

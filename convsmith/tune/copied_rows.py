@@ -10,8 +10,8 @@ from __future__ import annotations
 from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.tune.copies import window_rows
-from convsmith.tune.shared_facts import SharedFacts
+from convsmith.tune.costs.copies import window_rows
+from convsmith.tune.costs.shared_facts import SharedFacts
 
 __all__ = ["in_blocks_of_copied_rows", "most_rows"]
 

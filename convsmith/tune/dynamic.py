@@ -33,11 +33,11 @@ from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import reads_windows, statement
 from convsmith.tune.candidates import HOPELESS_RATIO
-from convsmith.tune.code_size import operations
-from convsmith.tune.features import cycles
-from convsmith.tune.fetches import may_fetch_pixels, prefetches_weights, weights_stream
+from convsmith.tune.costs.code_size import operations
+from convsmith.tune.costs.features import cycles
+from convsmith.tune.costs.fetches import may_fetch_pixels, prefetches_weights, weights_stream
+from convsmith.tune.costs.model import Model
 from convsmith.tune.in_place import image, in_place_configs, in_place_cycles, may_read_in_place
-from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.variants import nearby
 

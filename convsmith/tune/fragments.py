@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from convsmith.ir.types import dtype
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.tune.features import Section
-from convsmith.tune.shared_facts import SharedFacts
-from convsmith.tune.tile_counts import TileCount
+from convsmith.tune.costs.features import Section
+from convsmith.tune.costs.shared_facts import SharedFacts
+from convsmith.tune.costs.tile_counts import TileCount
 
 
 def fragment_tiles(

@@ -19,7 +19,7 @@ from convsmith.schedule.loops import fused_dims, fused_name
 from convsmith.statement.parts import PART
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.thread_parts import share
+from convsmith.tune.costs.thread_parts import share
 
 _PIXELS = frozenset(("mb", "od", "oh", "ow"))
 """Loops over images and pixels of a result."""

@@ -15,7 +15,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.packed_operands import is_filled
 from convsmith.tune.blocks import MAX_IMBALANCE
-from convsmith.tune.model import Model
+from convsmith.tune.costs.model import Model
 
 
 def of_vectors(model: Model, loops: Loops, config: Config) -> Iterator[Config]:

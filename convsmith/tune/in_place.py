@@ -23,9 +23,9 @@ from convsmith.schedule.dynamic import even_tile, has_masked_pixels
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.statement.statement import Dim, Statement, view_steps
 from convsmith.statement.views import reads_windows
-from convsmith.tune.cold_weights import weights_read
-from convsmith.tune.features import Section, cycles
-from convsmith.tune.model import Model
+from convsmith.tune.costs.cold_weights import weights_read
+from convsmith.tune.costs.features import Section, cycles
+from convsmith.tune.costs.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.register_tiles import FEW_TAPS, MAX_PRODUCTS, MAX_RUN_OF_TAPS
 

@@ -17,8 +17,8 @@ from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import fetched_factors
 from convsmith.schedule.product_shape import interleavable, paired
 from convsmith.statement.statement import View, view_steps
-from convsmith.tune.far_lines import is_in_memory
-from convsmith.tune.model import Model
+from convsmith.tune.costs.far_lines import is_in_memory
+from convsmith.tune.costs.model import Model
 from convsmith.tune.variants import has_taps
 
 MOST_BEYOND = 1 / 16

@@ -2,7 +2,7 @@
 
 The loop along the vector lanes is one over output channels if there are enough of them; otherwise over input channels
 (partial sums, added at the end), groups, groups fused with their channels, or pixels. How long a nest takes is a
-question for the model (`tune/model.py`).
+question for the model (`tune/costs/model.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import Dim, View, view_steps
 from convsmith.tune.blocks import blocked
-from convsmith.tune.code_size import BORDERS, operations
 from convsmith.tune.copied_rows import in_blocks_of_copied_rows
+from convsmith.tune.costs.code_size import BORDERS, operations
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.windows import STRIDE
 from convsmith.tune.fragments import fragment_tiles
-from convsmith.tune.model import Model
 from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.register_tiles import (
     Family,
@@ -39,7 +40,6 @@ from convsmith.tune.register_tiles import (
     vectors_by_pixels,
     windows,
 )
-from convsmith.tune.windows import STRIDE
 
 FEW_LANES = 4
 """Minimum number of pixels along the lanes of a depthwise gradient whose groups are not adjacent."""

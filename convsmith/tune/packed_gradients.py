@@ -19,7 +19,7 @@ from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.packed_operands import unfoldable
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
-from convsmith.tune.model import Model
+from convsmith.tune.costs.model import Model
 from convsmith.tune.nests import Nests
 
 

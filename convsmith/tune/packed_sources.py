@@ -15,7 +15,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape, fragment_rows
 from convsmith.statement.statement import Statement
-from convsmith.tune.model import Model
+from convsmith.tune.costs.model import Model
 from convsmith.tune.nests import Nests
 
 

@@ -24,9 +24,9 @@ from convsmith.schedule.near_copies import is_transposed
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.copied_blocks import copied_rows, outpaces_lines, panel_depth, running, spread_depth
-from convsmith.tune.expected import model_of
-from convsmith.tune.features import Section, cycles
-from convsmith.tune.model import Model
+from convsmith.tune.costs.expected import model_of
+from convsmith.tune.costs.features import Section, cycles
+from convsmith.tune.costs.model import Model
 
 __all__ = ["config_of_plain_weights"]
 

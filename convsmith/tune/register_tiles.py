@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from convsmith.ir.index import Index
 from convsmith.schedule.loops import Loops
-from convsmith.tune.windows import distinct_elements, elements_at_once, taps_apart
+from convsmith.tune.costs.windows import distinct_elements, elements_at_once, taps_apart
 
 Tile = dict[str, int]
 """The size of each loop of a tile; along the lanes in elements."""

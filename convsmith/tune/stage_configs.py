@@ -17,9 +17,9 @@ from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.expected import expected_features
-from convsmith.tune.features import Features, cycles, times
-from convsmith.tune.fetches import fetching
+from convsmith.tune.costs.expected import expected_features
+from convsmith.tune.costs.features import Features, cycles, times
+from convsmith.tune.costs.fetches import fetching
 from convsmith.tune.fused import of_stage, with_unfused_pixels
 
 ROW_MEMORY_DIVISOR = 2

@@ -23,9 +23,9 @@ from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import registers
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.code_size import emitted
-from convsmith.tune.features import Features, Section, cycles
-from convsmith.tune.model import Model
+from convsmith.tune.costs.code_size import emitted
+from convsmith.tune.costs.features import Features, Section, cycles
+from convsmith.tune.costs.model import Model
 
 ROWS, COLUMNS, VECTORS = (1, 2), (1, 2, 4), (1, 2, 4)
 """Pixels of a tile along both axes, and its vectors of channels."""

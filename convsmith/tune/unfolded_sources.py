@@ -13,7 +13,7 @@ from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.packed_operands import unfoldable
-from convsmith.tune.model import Model
+from convsmith.tune.costs.model import Model
 
 __all__ = ["with_unfolded_source"]
 

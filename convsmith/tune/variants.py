@@ -16,13 +16,13 @@ from convsmith.schedule.packed_operands import is_filled
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD
-from convsmith.tune.channels_apart import is_from_memory
-from convsmith.tune.copies import packed_elements, packs_vectors
-from convsmith.tune.far_lines import keeps_rows_of_channels, rows_of_few_channels, tiles_of_the_same_pixels
-from convsmith.tune.fetches import prefetches_weights, weights_stream
+from convsmith.tune.costs.channels_apart import is_from_memory
+from convsmith.tune.costs.copies import packed_elements, packs_vectors
+from convsmith.tune.costs.far_lines import keeps_rows_of_channels, rows_of_few_channels, tiles_of_the_same_pixels
+from convsmith.tune.costs.fetches import prefetches_weights, weights_stream
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.windows import weights_fit
 from convsmith.tune.fragments import streamed_operand
-from convsmith.tune.model import Model
-from convsmith.tune.windows import weights_fit
 
 MIN_BLOCK_STEPS = 8
 """Minimum number of instructions of a sum in a block, after which memory keeps the sum."""

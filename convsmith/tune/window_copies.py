@@ -19,8 +19,8 @@ from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.copied_rows import most_rows
-from convsmith.tune.copies import window_bytes
-from convsmith.tune.model import Model
+from convsmith.tune.costs.copies import window_bytes
+from convsmith.tune.costs.model import Model
 from convsmith.tune.nests import Nests
 
 PART = 4

@@ -28,11 +28,11 @@ from convsmith.statement.filtered_axis import dilations, tiles_of
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
-from convsmith.tune.code_size import emitted
-from convsmith.tune.cold_weights import weights_read
-from convsmith.tune.far_lines import is_in_memory
-from convsmith.tune.features import Features, Section, cycles, times
-from convsmith.tune.model import Model
+from convsmith.tune.costs.code_size import emitted
+from convsmith.tune.costs.cold_weights import weights_read
+from convsmith.tune.costs.far_lines import is_in_memory
+from convsmith.tune.costs.features import Features, Section, cycles, times
+from convsmith.tune.costs.model import Model
 
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""

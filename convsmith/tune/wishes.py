@@ -21,9 +21,9 @@ from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import fused_dims
 from convsmith.schedule.wish import Wish
 from convsmith.tune.candidates import candidates
-from convsmith.tune.device import device_candidates
+from convsmith.tune.devices.device import device_candidates
+from convsmith.tune.search.stages_space import StagesSpace
 from convsmith.tune.stage_configs import unfused
-from convsmith.tune.stages_space import StagesSpace
 
 __all__ = ["refusal", "wished"]
 

@@ -19,7 +19,7 @@ from convsmith.machine.registry import target
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.schedule.config import Config
-from convsmith.tune.process import WorkerProcess
+from convsmith.tune.search.process import WorkerProcess
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -19,14 +19,14 @@ from commands import run
 import convsmith as cs
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
-from convsmith.tune import database as databases
-from convsmith.tune import recall
-from convsmith.tune.checked_rows import COLUMNS, checked
 from convsmith.tune.compile import compile_problem
-from convsmith.tune.database import Database, DatabaseError, check_rows
-from convsmith.tune.measured import DatabaseWarning, Measured
-from convsmith.tune.origin import compiler_key, machine_key
-from convsmith.tune.report import model_errors
+from convsmith.tune.records import database as databases
+from convsmith.tune.records import recall
+from convsmith.tune.records.checked_rows import COLUMNS, checked
+from convsmith.tune.records.database import Database, DatabaseError, check_rows
+from convsmith.tune.records.measured import DatabaseWarning, Measured
+from convsmith.tune.records.origin import compiler_key, machine_key
+from convsmith.tune.records.report import model_errors
 
 LINE = "mb1ic8iw8oc8kw1"
 PROBLEM = parse_problem(LINE).canonical()

@@ -24,11 +24,11 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.machine.registry import target
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
-from convsmith.tune import origin
-from convsmith.tune.database import Database
-from convsmith.tune.measured import Measured
-from convsmith.tune.process import WorkerProcess
-from convsmith.tune.search import Outcome
+from convsmith.tune.records import origin
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.search.process import WorkerProcess
+from convsmith.tune.search.search import Outcome
 
 LINE = "mb1ic8ih6oc40oh6kh3ph1"
 
@@ -163,7 +163,7 @@ def test_the_configs_of_an_exhaustive_search_are_counted(path: Path) -> None:
 def test_an_illegal_request_is_one_message(
     path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("convsmith.tune.cluster.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("convsmith.tune.search.cluster.CONNECT_SECONDS", 0.5)
     result = run("tune", *arguments)
     assert result.exit_code == 2 and message in result.stderr
 

@@ -23,8 +23,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.text import decisions
-from convsmith.tune.device import device_config
-from convsmith.tune.device_features import kernel_features
+from convsmith.tune.devices.device import device_config
+from convsmith.tune.devices.device_features import kernel_features
 
 
 def _words(row: str, tiles: str, name: str = "dpas", how: str = "--realise=pad_copy --shared=src,wei") -> str:

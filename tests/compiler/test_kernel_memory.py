@@ -28,7 +28,7 @@ from convsmith.schedule.planned import plan_for
 from convsmith.tune.bounded import bounded_config
 from convsmith.tune.candidates import default_config
 from convsmith.tune.compile import choose
-from convsmith.tune.space import Space
+from convsmith.tune.search.space import Space
 
 TRANSFORMED = "--stag=axb --dtag=axb mb1ic32ih14oc32oh14kh3ph1"
 PACKED = "--stag=axb --dtag=axb --accuracy=strict mb1ic32ih14oc32oh14kh3ph1"

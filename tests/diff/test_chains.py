@@ -31,8 +31,8 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import chain_config, config_of, joints
+from convsmith.tune.search.stages_space import MAX_JOINTS, StagesSpace
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.stages_space import MAX_JOINTS, StagesSpace
 
 INT8 = "--dt=u8:s8:u8"
 CHAINS = {

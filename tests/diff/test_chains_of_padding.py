@@ -23,8 +23,8 @@ from convsmith.problem.post_ops import parse_post_ops
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, config_of, stages_config
+from convsmith.tune.search.stages_space import StagesSpace
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.stages_space import StagesSpace
 
 
 def chain(rng: random.Random) -> Chain:

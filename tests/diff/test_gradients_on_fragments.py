@@ -20,7 +20,7 @@ from convsmith.schedule import copy_nest
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates, default_config
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.costs.expected import expected_terms
 
 LAST, FIRST, BLOCKS = (f"--dir=BWD_W --dt=bf16 --stag={t} --dtag={t}" for t in ("axb", "abx", "aBx16b"))
 FRAGMENTS = "--target=avx512_amx --lane=oc --register=ic:32,oc:32 --order=kh,kw,oc,ic --instruction=tdpbf16ps_16"

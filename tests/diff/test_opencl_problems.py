@@ -18,7 +18,7 @@ from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 HEAD = "--target=opencl --pack="
 

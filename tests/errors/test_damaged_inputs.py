@@ -29,10 +29,10 @@ from convsmith.problem.batch import read_batch
 from convsmith.problem.lines import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.wish import read_decisions
-from convsmith.tune.checked_rows import COLUMNS
-from convsmith.tune.database import Database
-from convsmith.tune.measured import Measured
-from convsmith.tune.origin import compiler_key
+from convsmith.tune.records.checked_rows import COLUMNS
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.records.origin import compiler_key
 
 LINE = "mb1ic4ih6oc8kh3ph1"
 KERNEL = """\

@@ -143,7 +143,7 @@ def test_every_equivalent_mutant_can_be_planted() -> None:
 def test_every_file_has_tests(package: str) -> None:
     folders = {f"tests/{folder}" for folder in FOLDERS[package]}
     assert all((ROOT / folder).is_dir() for folder in folders)
-    for path in (PACKAGE / package).glob("*.py"):
+    for path in (PACKAGE / package).rglob("*.py"):
         files = files_of_tests(str(path.relative_to(PACKAGE)))
         assert folders <= {file.rpartition("/")[0] for file in files} and len(files) == len(set(files))
         assert not any(file.startswith(f"tests/{HERE.name}/") for file in files)

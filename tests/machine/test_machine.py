@@ -30,8 +30,8 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.description import describe
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
-from convsmith.tune.origin import machine_key
-from convsmith.tune.shipped import own_table, table
+from convsmith.tune.records.origin import machine_key
+from convsmith.tune.records.shipped import own_table, table
 
 
 def test_description_is_json_and_names_what_matters() -> None:

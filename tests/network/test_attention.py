@@ -19,11 +19,11 @@ from convsmith.compiler.operator import operator_artifact
 from convsmith.machine import registry
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.network.attention import with_attention
-from convsmith.network.attention_cost import attention_choice
-from convsmith.network.fold import folded
 from convsmith.network.operators.attention import Attention
 from convsmith.network.reference import reference_outputs
+from convsmith.network.rewrites.attention import with_attention
+from convsmith.network.rewrites.attention_cost import attention_choice
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.graph import read_graph
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.schedule.operator import operator_plan

@@ -21,10 +21,10 @@ from convsmith.network import compile
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
 from convsmith.network.graph import NetworkNode, Work
-from convsmith.network.memory import Life
 from convsmith.network.network import Network
 from convsmith.network.operators.move import Reshape
-from convsmith.network.scratch import bounded, with_bounded_scratch
+from convsmith.network.placement.memory import Life
+from convsmith.network.placement.scratch import bounded, with_bounded_scratch
 from convsmith.onnx.graph import read_graph
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem

@@ -15,10 +15,10 @@ from callcounts import counting
 from onnx_networks import NetworkBuilder
 
 from convsmith.machine import registry
-from convsmith.network.chaining import RowJoints, with_chains
-from convsmith.network.fold import folded
-from convsmith.network.layout_choice import chosen_layouts
-from convsmith.network.layouts import with_layouts
+from convsmith.network.placement.layout_choice import chosen_layouts
+from convsmith.network.placement.layouts import with_layouts
+from convsmith.network.rewrites.chaining import RowJoints, with_chains
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.chain import Chain
 from convsmith.problem.post_ops import SOURCE, SumPostOp

@@ -19,8 +19,9 @@ from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
 from convsmith.machine.base import Machine
-from convsmith.network import layout_choice, weight_limits
+from convsmith.network import weight_limits
 from convsmith.network.operators.move import Transpose
+from convsmith.network.placement import layout_choice
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config

@@ -15,10 +15,10 @@ from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
 from convsmith.machine import registry
-from convsmith.network.composed_products import with_composed_products
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.reference import reference_outputs
+from convsmith.network.rewrites.composed_products import with_composed_products
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul

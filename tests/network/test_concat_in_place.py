@@ -16,9 +16,9 @@ from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
 import convsmith as cs
-from convsmith.network.concat_in_place import with_parts
-from convsmith.network.layouts import FIRST, LAST, Layouts
-from convsmith.network.parts import Part
+from convsmith.network.placement.concat_in_place import with_parts
+from convsmith.network.placement.layouts import FIRST, LAST, Layouts
+from convsmith.network.placement.parts import Part
 from convsmith.onnx.graph import read_graph
 
 Build = Callable[[NetworkBuilder, str], Any]

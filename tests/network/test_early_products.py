@@ -10,9 +10,9 @@ pytest.importorskip("onnxruntime")
 from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
-from convsmith.network.early_products import with_early_products
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
+from convsmith.network.rewrites.early_products import with_early_products
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.graph import read_graph
 
 

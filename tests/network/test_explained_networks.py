@@ -16,12 +16,12 @@ from convsmith.measure.ceilings import Ceiling, Figure
 from convsmith.measure.timing import spread
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
-from convsmith.network.explain import explain_image
 from convsmith.network.image import NetworkImage
-from convsmith.network.memory import alive_bytes
+from convsmith.network.placement.memory import alive_bytes
 from convsmith.network.program import WEIGHTS, NetworkProgram
-from convsmith.network.step_bounds import StepBound, step_bounds
-from convsmith.network.step_times import NetworkTimes, StepTime
+from convsmith.network.report.explain import explain_image
+from convsmith.network.report.step_bounds import StepBound, step_bounds
+from convsmith.network.report.step_times import NetworkTimes, StepTime
 from convsmith.onnx.graph import read_graph
 
 

@@ -19,12 +19,12 @@ from onnx import TensorProto, helper
 from quantised_networks import QuantisedBuilder, exact_net
 
 import convsmith as cs
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.operators.on_bytes import OnBytes
 from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.table import ByteTable
 from convsmith.network.reference import reference_outputs
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.problem import Problem
 

@@ -12,8 +12,8 @@ pytest.importorskip("onnxruntime")
 from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
-from convsmith.network.joined_concats import with_joined_concats
 from convsmith.network.operators.concat import Concat
+from convsmith.network.rewrites.joined_concats import with_joined_concats
 from convsmith.onnx.graph import read_graph
 
 JOINED: dict[str, tuple[Callable[[NetworkBuilder, str, str, str], tuple[str, ...]], list[int]]] = {

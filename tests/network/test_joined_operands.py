@@ -13,8 +13,8 @@ from onnx_networks import NetworkBuilder
 
 import convsmith as cs
 from convsmith.machine.registry import target
-from convsmith.network.layout_choice import operator_cycles
 from convsmith.network.operators.pool import Pool
+from convsmith.network.placement.layout_choice import operator_cycles
 
 
 def _pointwise(net: cs.Network) -> list[str]:

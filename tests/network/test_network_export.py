@@ -16,7 +16,7 @@ pytest.importorskip("onnx")
 from onnx_networks import NetworkBuilder, residual_net, u_net
 
 import convsmith as cs
-from convsmith.network.export import ExportedNetwork
+from convsmith.network.files.export import ExportedNetwork
 from convsmith.runtime.arrays import address_of, aligned_empty
 
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -21,7 +21,7 @@ pytest.importorskip("onnx")
 from onnx_networks import residual_net
 
 import convsmith as cs
-from convsmith.network.file import load_image, save_image
+from convsmith.network.files.file import load_image, save_image
 
 _SAVED = """
 import sys

@@ -17,9 +17,9 @@ from onnx_networks import NetworkBuilder
 import convsmith as cs
 from convsmith.exporter.target import export_machine
 from convsmith.machine.registry import host_targets
-from convsmith.network.c_texts import sample
 from convsmith.network.compile import program_of
-from convsmith.network.levels import export_levels
+from convsmith.network.files.c_texts import sample
+from convsmith.network.files.levels import export_levels
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for, network_of
 

@@ -15,10 +15,10 @@ from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
 from convsmith.cli.main import main
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.operators.choice import ChangeType
-from convsmith.network.small_floats import with_small_floats
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.small_floats import with_small_floats
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.problem import Problem
 

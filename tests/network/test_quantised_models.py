@@ -18,7 +18,7 @@ import onnx
 from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
-from convsmith.network.fold import folded
+from convsmith.network.rewrites.fold import folded
 from convsmith.onnx.calibration import METHODS, ValueRange
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.problem import Problem

@@ -14,11 +14,11 @@ from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
 from convsmith.machine import registry
-from convsmith.network import repeated_pixels
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.reference import reference_outputs
-from convsmith.network.repeated_pixels import with_deconvolutions
+from convsmith.network.rewrites import repeated_pixels
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.repeated_pixels import with_deconvolutions
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.conv import Conv
 

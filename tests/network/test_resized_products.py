@@ -15,12 +15,12 @@ from beside_onnx_runtime import exact_network
 from onnx_networks import NetworkBuilder
 
 from convsmith.machine import registry
-from convsmith.network import resized_products
-from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.operators.resize import Resize
 from convsmith.network.reference import reference_outputs
-from convsmith.network.resized_products import with_resized_products
+from convsmith.network.rewrites import resized_products
+from convsmith.network.rewrites.fold import folded
+from convsmith.network.rewrites.resized_products import with_resized_products
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.conv import Conv
 

@@ -17,7 +17,7 @@ from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.image import NetworkValue
 from convsmith.network.operators.norm import GroupNorm
 from convsmith.network.operators.norm_in_blocks import BlockSquares, NormByBlocks
-from convsmith.network.shared_norms import with_shared_norms
+from convsmith.network.rewrites.shared_norms import with_shared_norms
 from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import numpy_dtype

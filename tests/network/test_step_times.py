@@ -11,7 +11,7 @@ from onnx_networks import NetworkBuilder
 
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
-from convsmith.network.step_times import network_times
+from convsmith.network.report.step_times import network_times
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.conv import Conv
 from convsmith.runtime.host import HostLibrary

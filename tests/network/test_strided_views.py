@@ -10,8 +10,8 @@ import pytest
 
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape, Transpose
-from convsmith.network.repeated_views import RepeatedView
-from convsmith.network.strided_views import ArrayBox, StridedView
+from convsmith.network.rewrites.repeated_views import RepeatedView
+from convsmith.network.rewrites.strided_views import ArrayBox, StridedView
 
 
 def _elements(view: StridedView, count: int) -> Any:

@@ -18,7 +18,7 @@ from convsmith.exporter.emulated_call import counting_emulator, emulated_call
 from convsmith.machine.arm32.levels import LEVELS
 from convsmith.machine.base import Machine
 from convsmith.network.compile import program_of
-from convsmith.network.export import interface_of_network, members_of
+from convsmith.network.files.export import interface_of_network, members_of
 from convsmith.network.reference import reference_outputs
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for

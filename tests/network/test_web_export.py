@@ -30,8 +30,8 @@ from convsmith.cli.main import main
 from convsmith.emulate import wasm
 from convsmith.emulate.emulators import emulated
 from convsmith.machine.registry import target
-from convsmith.network.c_texts import sample
-from convsmith.network.web import WEIGHTS_PLACES
+from convsmith.network.files.c_texts import sample
+from convsmith.network.files.web import WEIGHTS_PLACES
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import export_for
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from convsmith.network.memory import ORDERS, Life, lower_bound, memory_plan, offsets_of
+from convsmith.network.placement.memory import ORDERS, Life, lower_bound, memory_plan, offsets_of
 
 
 @pytest.mark.parametrize("seed", range(20))

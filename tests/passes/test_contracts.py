@@ -28,7 +28,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.schedule import Schedule
 from convsmith.tune.candidates import default_config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 
 def passes() -> list[FunctionType]:

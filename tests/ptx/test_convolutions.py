@@ -23,7 +23,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.kernels import run_artifact
 
 WARPS = {

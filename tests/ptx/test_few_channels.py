@@ -12,7 +12,7 @@ import pytest
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.test_convolutions import check, made
 
 TYPES = "--stag=axb --dtag=axb --dt=bf16"

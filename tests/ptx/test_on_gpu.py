@@ -27,7 +27,7 @@ from convsmith.runtime.cuda import check_device
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.process import WorkerProcess
+from convsmith.tune.search.process import WorkerProcess
 from ptx.hopper_configs import KINDS, LAST, forward, stored
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import EVERY, LAYERS

@@ -13,7 +13,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.hopper_configs import LAST, LEVEL
 from ptx.kernels import run_artifact
 from ptx.test_convolutions import made

@@ -27,7 +27,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.hopper_configs import LAST, LEVEL, forward
 from ptx.sass import skip_without
 from ptx.test_hopper_convolutions import check

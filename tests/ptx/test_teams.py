@@ -21,7 +21,7 @@ from convsmith.machine.registry import target
 from convsmith.passes import take_turns
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.hopper_configs import KINDS as HOPPER
 from ptx.hopper_configs import LAST, LEVEL, compiled, forward, stored
 from ptx.sass import skip_without
@@ -232,8 +232,8 @@ def test_threads_that_copy_have_no_teams() -> None:
 def test_the_model_takes_teams_where_products_hide_the_stores(
     shape: str, teams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("convsmith.tune.teams.TEAMED", 1.0)
-    monkeypatch.setattr("convsmith.tune.stored_results.IN_PARTS", 0.0)
+    monkeypatch.setattr("convsmith.tune.devices.teams.TEAMED", 1.0)
+    monkeypatch.setattr("convsmith.tune.devices.stored_results.IN_PARTS", 0.0)
     assert default_teams(shape) == teams
 
 

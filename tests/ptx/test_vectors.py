@@ -14,7 +14,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from ptx.test_convolutions import check, made
 
 DEPTHWISE = "--stag=axb --dtag=axb --dt=bf16 g64mb32ic64ih56oc64oh56kh3ph1"

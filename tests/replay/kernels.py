@@ -37,7 +37,7 @@ from convsmith.schedule.plan import plan
 from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import stages_config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 from convsmith.tune.dynamic import dynamic_config
 
 ROWS = Path(__file__).parent / "kernels.json"

@@ -26,7 +26,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_candidates, device_config
+from convsmith.tune.devices.device import device_candidates, device_config
 
 HEAD = "--target=opencl --pack="
 

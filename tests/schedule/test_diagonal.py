@@ -16,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for, without_limits
 from convsmith.statement.diagonal import diagonal, grouped_channels
 from convsmith.statement.views import statement
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --dtag=axb"
 BF16 = f"{LAST} --dt=bf16"

@@ -16,8 +16,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.grid import launched_sizes
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
-from convsmith.tune.l2_blocks import lines_at_once
+from convsmith.tune.devices.device import device_config
+from convsmith.tune.devices.l2_blocks import lines_at_once
 
 MOST = ((1 << 31) - 1, 65535, 65535)
 

@@ -20,7 +20,7 @@ from convsmith.schedule.kernel import kernel_plan
 from convsmith.schedule.loops import in_parts
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.views import statement
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
 OF_GROUPS = "--stag=axb --wtag=abxc --dtag=axb --dt=bf16"

@@ -19,7 +19,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 SMALL = {
     "taps": (f"{LAST} --dt=bf16 mb1ic16ih9iw8oc16oh8ow8kh2kw1ph0pw0", forward(k=16)),

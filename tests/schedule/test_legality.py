@@ -23,8 +23,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule import kernel
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import flaw, plan
-from convsmith.tune.config_space import ConfigSpace
-from convsmith.tune.device_space import space_of
+from convsmith.tune.search.config_space import ConfigSpace
+from convsmith.tune.search.device_space import space_of
 
 STRANGE = (
     {"pack": ("src", "wei")}, {"pack": ("diff_dst",)}, {"pack": ()}, {"realise": "pad_copy"},

@@ -13,8 +13,8 @@ from convsmith.schedule.loops import in_parts
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import PART, part_loop, splits_of_loops, sum_of_parts
 from convsmith.statement.views import statement
-from convsmith.tune.device import device_config
-from convsmith.tune.device_space import DeviceSpace
+from convsmith.tune.devices.device import device_config
+from convsmith.tune.search.device_space import DeviceSpace
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from convsmith.schedule.plan import plan
 from convsmith.schedule.schedule import Schedule
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import stages_config
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb"
 KERNELS = {

@@ -16,7 +16,7 @@ from convsmith.schedule.planned import plan_for, without_limits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.statement.zero_terms import takes_zero_terms, with_zero_terms
-from convsmith.tune.device import device_config
+from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb"
 BF16 = f"{LAST} --dt=bf16"

@@ -10,12 +10,12 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
-from convsmith.tune.borders import presence
 from convsmith.tune.candidates import default_config
-from convsmith.tune.expected import expected_terms
-from convsmith.tune.features import time
-from convsmith.tune.model import Model
-from convsmith.tune.tile_counts import parts_inside, whole_tiles
+from convsmith.tune.costs.borders import presence
+from convsmith.tune.costs.expected import expected_terms
+from convsmith.tune.costs.features import time
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.tile_counts import parts_inside, whole_tiles
 
 TARGETS = {t.name: t for t in LEVELS}
 DILATED = "--dir=BWD_D --stag=axb --dtag=axb mb2ic256iw15oc512ow15kw3pw6dw5"

@@ -9,7 +9,7 @@ import pytest
 from convsmith.machine.registry import target
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import candidates, default_config
-from convsmith.tune.features import Section, cycles
+from convsmith.tune.costs.features import Section, cycles
 
 LINES = (
     "--stag=axb --dtag=axb mb1ic64ih14oc64oh14kh3ph1",

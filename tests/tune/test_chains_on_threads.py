@@ -14,8 +14,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import Joint, chain_config, joints
+from convsmith.tune.costs.thread_parts import division, share
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.thread_parts import division, share
 
 LEVEL = next(level for level in LEVELS if level.name == "avx512")
 SMALL = "--stag=axb mb1ic32ih28oc192kh1 -> g192mb1ic192ih28oc192kh3sh2ph1 -> --dtag=axb mb1ic192ih14oc64kh1"

@@ -14,10 +14,10 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.candidates import default_config
-from convsmith.tune.channels_apart import arriving_lines, crossings, late_stores, packed_pixels, waited_lines
-from convsmith.tune.expected import expected_features, model_of
-from convsmith.tune.features import time
-from convsmith.tune.model import Model
+from convsmith.tune.costs.channels_apart import arriving_lines, crossings, late_stores, packed_pixels, waited_lines
+from convsmith.tune.costs.expected import expected_features, model_of
+from convsmith.tune.costs.features import time
+from convsmith.tune.costs.model import Model
 from convsmith.tune.variants import streamed
 
 INTEL = named("intel-server").of(target("avx512"))

@@ -14,9 +14,9 @@ import pytest
 
 from convsmith.diag.errors import UsageError
 from convsmith.problem import parse_problem
-from convsmith.tune.cluster import ClusterOutcome, search_on_cluster
-from convsmith.tune.database import Database
-from convsmith.tune.origin import machine_key
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.origin import machine_key
+from convsmith.tune.search.cluster import ClusterOutcome, search_on_cluster
 
 distributed = pytest.importorskip("distributed")
 
@@ -65,7 +65,7 @@ def test_a_killed_worker_loses_nothing(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_an_address_without_a_scheduler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convsmith.tune.cluster.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("convsmith.tune.search.cluster.CONNECT_SECONDS", 0.5)
     message = r"--cluster=tcp://127\.0\.0\.1:1: no scheduler answers"
     with Database(tmp_path / "m.db") as database, pytest.raises(UsageError, match=message):
         search_on_cluster("tcp://127.0.0.1:1", PROBLEMS, 1, 1.0, None, database, lambda outcome: None)

@@ -14,9 +14,9 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.code_size import bytes_of_code, emitted, passes
-from convsmith.tune.features import time
-from convsmith.tune.model import Model
+from convsmith.tune.costs.code_size import bytes_of_code, emitted, passes
+from convsmith.tune.costs.features import time
+from convsmith.tune.costs.model import Model
 
 TARGETS = {t.name: t for t in LEVELS}
 WINDOWS = "--dt=u8:s8:s32 --stag=abx --dtag=abx g64mb2ic64ih40oc64kh5ph2"

@@ -20,7 +20,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import candidates, default_config
 from convsmith.tune.compile import is_ready
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.costs.expected import expected_terms
 from convsmith.tune.vector_width import machine_of
 from convsmith.tune.winograd import MIN_GAIN
 

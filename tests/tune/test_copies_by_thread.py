@@ -11,7 +11,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.copied_parts import rows_read, stores_taken
+from convsmith.tune.costs.copied_parts import rows_read, stores_taken
 
 LEVEL = next(level for level in LEVELS if level.name == "avx512_bf16")
 ZEN5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(LEVEL)

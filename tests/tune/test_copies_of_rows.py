@@ -12,10 +12,10 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.copies import copied
-from convsmith.tune.far_lines import lines_of_short_rows
-from convsmith.tune.model import Model
-from convsmith.tune.tile_counts import whole_tiles
+from convsmith.tune.costs.copies import copied
+from convsmith.tune.costs.far_lines import lines_of_short_rows
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.tile_counts import whole_tiles
 
 ZEN5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5").of(target("avx512"))
 

@@ -21,12 +21,13 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.wish import Wish, read_decisions
-from convsmith.tune import cluster, recall, shipped
 from convsmith.tune.compile import choose, compile_problem
-from convsmith.tune.database import Database
-from convsmith.tune.measured import DatabaseWarning, Measured
-from convsmith.tune.origin import compiler_key, machine_key
-from convsmith.tune.shipped import MeasuredTable
+from convsmith.tune.records import recall, shipped
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import DatabaseWarning, Measured
+from convsmith.tune.records.origin import compiler_key, machine_key
+from convsmith.tune.records.shipped import MeasuredTable
+from convsmith.tune.search import cluster
 
 PROBLEM = parse_problem("mb1ic8iw8oc8kw1").canonical()
 GENERIC = target("generic")

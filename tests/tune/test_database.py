@@ -15,8 +15,8 @@ import pytest
 
 from convsmith.schedule.config import Config
 from convsmith.schedule.former_words import in_present_words
-from convsmith.tune.database import Database, DatabaseError
-from convsmith.tune.measured import Measured, best_of
+from convsmith.tune.records.database import Database, DatabaseError
+from convsmith.tune.records.measured import Measured, best_of
 
 ROW = Measured("mb1ic8iw8oc8kw1", "--target=avx2 --lane=oc", "znver4-1", "c1", "avx2", 1, "ok", 1.0, 1e-5, 0.01, 9)
 
@@ -43,8 +43,8 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
         import sys
         from dataclasses import replace
         from pathlib import Path
-        from convsmith.tune.database import Database
-        from convsmith.tune.measured import Measured
+        from convsmith.tune.records.database import Database
+        from convsmith.tune.records.measured import Measured
         row = Measured("p", "c", "m", sys.argv[1], "avx2", 1, "ok", 1.0, 1e-5, 0.0, 9)
         with Database(Path({str(path)!r})) as database:
             for n in range(100):
@@ -188,8 +188,8 @@ FILL = """if True:
     import ctypes, os, resource, signal, sys
     from dataclasses import replace
     from pathlib import Path
-    from convsmith.tune.database import Database, DatabaseError
-    from convsmith.tune.measured import Measured
+    from convsmith.tune.records.database import Database, DatabaseError
+    from convsmith.tune.records.measured import Measured
 
     def mount(directory):  # a file system that only this process sees
         libc, ids = ctypes.CDLL(None), (os.getuid(), os.getgid())

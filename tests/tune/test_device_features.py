@@ -12,9 +12,10 @@ from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.plan import Plan, decided
 from convsmith.statement.views import statement
-from convsmith.tune import features
-from convsmith.tune.device import device_candidates, device_config, expected_cycles
-from convsmith.tune.device_features import (
+from convsmith.tune.costs import features
+from convsmith.tune.costs.features import Features, cycles, time
+from convsmith.tune.devices.device import device_candidates, device_config, expected_cycles
+from convsmith.tune.devices.device_features import (
     Loads,
     engine_features,
     kernel_features,
@@ -22,7 +23,6 @@ from convsmith.tune.device_features import (
     residing,
     thread_features,
 )
-from convsmith.tune.features import Features, cycles, time
 
 PLAIN = "--stag=axb --dtag=axb mb1ic16ih9oc24oh9kh3ph1"
 LAYER = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb4ic64ih14oc64oh14kh3ph1"

@@ -15,9 +15,9 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.views import statement
-from convsmith.tune.device import device_config
-from convsmith.tune.device_features import parts_features
-from convsmith.tune.features import time
+from convsmith.tune.costs.features import time
+from convsmith.tune.devices.device import device_config
+from convsmith.tune.devices.device_features import parts_features
 
 LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
 LAYER = f"{LAST} mb1ic256ih14oc256oh14kh3ph1"

@@ -19,12 +19,12 @@ from convsmith.problem import parse_problem
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.schedule.config import Config
-from convsmith.tune import origin
-from convsmith.tune.database import Database
-from convsmith.tune.device_space import DeviceSpace
-from convsmith.tune.recall import recalled
-from convsmith.tune.search import search
-from convsmith.tune.worker import Worker
+from convsmith.tune.records import origin
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.recall import recalled
+from convsmith.tune.search.device_space import DeviceSpace
+from convsmith.tune.search.search import search
+from convsmith.tune.search.worker import Worker
 
 LINE = "--stag=axb --dtag=axb mb1ic8iw12oc8ow12kw3pw1"
 LAYER = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb8ic64ih28oc64oh28kh3ph1"

@@ -13,9 +13,9 @@ from convsmith.schedule import hardware_choice
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE, BY_THREADS, BY_WARPS, TileSpace, space_of_tiles
 from convsmith.statement.views import statement
-from convsmith.tune import device_fragments, device_threads
-from convsmith.tune.device import device_candidates
-from convsmith.tune.device_space import space_of
+from convsmith.tune.devices import device_fragments, device_threads
+from convsmith.tune.devices.device import device_candidates
+from convsmith.tune.search.device_space import space_of
 
 LAYER = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb4ic64ih14oc64oh14kh3ph1"
 PLAIN = "--stag=axb --dtag=axb mb1ic16ih9oc24oh9kh3ph1"

@@ -33,8 +33,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.config_space import ConfigSpace
-from convsmith.tune.device_space import space_of
+from convsmith.tune.search.config_space import ConfigSpace
+from convsmith.tune.search.device_space import space_of
 
 KINDS = {"layers": random_layer, "chains": random_chain, "legal": legal_problem}
 ON_DEVICES = "on devices"

@@ -7,7 +7,7 @@ import pytest
 from convsmith.machine.registry import known_targets
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
-from convsmith.tune.windows import distinct_elements, elements_at_once
+from convsmith.tune.costs.windows import distinct_elements, elements_at_once
 
 BYTES = "--dt=u8:s8:u8 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2"
 

@@ -15,7 +15,7 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.model import Model
+from convsmith.tune.costs.model import Model
 
 ZEN5 = next(row for row in MICRO_ARCHITECTURES if row.name == "znver5")
 

@@ -12,10 +12,10 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import known_targets
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import candidates
-from convsmith.tune.database import Database
-from convsmith.tune.expected import expected_terms
-from convsmith.tune.measured import Measured
-from convsmith.tune.origin import compiler_key, machine_key
+from convsmith.tune.costs.expected import expected_terms
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.records.origin import compiler_key, machine_key
 
 TARGETS = {t.name: t for t in known_targets()}
 LAST = "--stag=axb --dtag=axb"

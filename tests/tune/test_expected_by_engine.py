@@ -12,8 +12,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
-from convsmith.tune.device_parts import expected_by_engine, expected_lines
+from convsmith.tune.devices.device import device_config
+from convsmith.tune.devices.device_parts import expected_by_engine, expected_lines
 
 LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
 LAYERS = {

@@ -13,8 +13,8 @@ from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.tune.candidates import candidates
-from convsmith.tune.expected import expected_features
-from convsmith.tune.features import Section, cycles, overlapped, time, times
+from convsmith.tune.costs.expected import expected_features
+from convsmith.tune.costs.features import Section, cycles, overlapped, time, times
 
 LEVELS = {level.name: level for level in known_targets("generic")}
 AVX512 = LEVELS["avx512"]

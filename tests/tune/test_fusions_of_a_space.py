@@ -16,10 +16,10 @@ from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.database import Database
-from convsmith.tune.search import search
-from convsmith.tune.space import Space
-from convsmith.tune.stages_space import StagesSpace
+from convsmith.tune.records.database import Database
+from convsmith.tune.search.search import search
+from convsmith.tune.search.space import Space
+from convsmith.tune.search.stages_space import StagesSpace
 
 POINTWISE = "--stag=axb --dtag=axb mb2ic8ih6oc40oh6kh1"
 CHAIN = (

@@ -13,11 +13,11 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.copies import packed
-from convsmith.tune.expected import expected_terms
-from convsmith.tune.model import Model
-from convsmith.tune.tile_counts import ADDRESSES, rows_cross_blocks
-from convsmith.tune.traffic import TouchedArray, Traffic
+from convsmith.tune.costs.copies import packed
+from convsmith.tune.costs.expected import expected_terms
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.tile_counts import ADDRESSES, rows_cross_blocks
+from convsmith.tune.costs.traffic import TouchedArray, Traffic
 
 TARGETS = {t.name: t for t in LEVELS}
 LAST = "--stag=axb --wtag=axb --dtag=axb"

@@ -13,14 +13,14 @@ from convsmith.machine.registry import known_targets
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
-from convsmith.tune import shipped
 from convsmith.tune.candidates import candidates, default_config
 from convsmith.tune.compile import choose
-from convsmith.tune.database import Database
-from convsmith.tune.hints import hints
-from convsmith.tune.measured import Measured
-from convsmith.tune.neighbours import distance, nearest, transferred
-from convsmith.tune.shipped import MeasuredTable, table, table_names
+from convsmith.tune.records import shipped
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.records.shipped import MeasuredTable, table, table_names
+from convsmith.tune.search.hints import hints
+from convsmith.tune.search.neighbours import distance, nearest, transferred
 
 TARGETS = {t.name: t for t in known_targets()}
 AVX2 = TARGETS["avx2"]
@@ -77,7 +77,7 @@ def test_rows_of_another_machine_are_hints(tmp_path: Path) -> None:
 
 
 def recall_machine() -> str:
-    from convsmith.tune.origin import machine_key
+    from convsmith.tune.records.origin import machine_key
 
     return machine_key()
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from convsmith.tune.measured import Measured
-from convsmith.tune.report import model_errors
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.records.report import model_errors
 
 FIRST = Measured("p", "first", "m", "c", "avx2", 1, "ok", 1.0, 1e-5, 0.0, 20, 100.0)
 

@@ -57,7 +57,7 @@ def constants(path: Path) -> Iterator[Constant]:
             yield Constant(f"{path.stem}.{', '.join(names)}", str(text))
 
 
-FOUND = [x for path in sorted(FOLDER.glob("*.py")) for x in constants(path)]
+FOUND = [x for path in sorted(FOLDER.rglob("*.py")) for x in constants(path)]
 FILES = ("database.", "shipped.", "checked_rows.", "origin.")
 """Modules whose constants describe files."""
 

@@ -19,8 +19,8 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import candidates, default_config
+from convsmith.tune.costs.traffic import Traffic
 from convsmith.tune.orders import orders
-from convsmith.tune.traffic import Traffic
 
 AVX512 = next(t for t in LEVELS if t.name == "avx512")
 LAST = "--stag=axb --dtag=axb"

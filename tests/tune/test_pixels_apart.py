@@ -17,11 +17,11 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.channels_apart import waited_lines
-from convsmith.tune.far_lines import is_in_memory, lines_of_short_runs, lines_out_of_order
-from convsmith.tune.features import time
-from convsmith.tune.model import Model
-from convsmith.tune.tile_counts import whole_tiles
+from convsmith.tune.costs.channels_apart import waited_lines
+from convsmith.tune.costs.far_lines import is_in_memory, lines_of_short_runs, lines_out_of_order
+from convsmith.tune.costs.features import time
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.tile_counts import whole_tiles
 from convsmith.tune.winograd import winograd_features
 
 AVX512 = next(level for level in LEVELS if level.name == "avx512")

@@ -12,9 +12,9 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.far_lines import lines_of_pixels_of_a_page
-from convsmith.tune.model import Model
-from convsmith.tune.tile_counts import whole_tiles
+from convsmith.tune.costs.far_lines import lines_of_pixels_of_a_page
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.tile_counts import whole_tiles
 
 ZEN4 = named("znver4").of(next(level for level in LEVELS if level.name == "avx512"))
 LAYOUTS = "--stag=axb --dtag=axb"

@@ -15,8 +15,8 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
-from convsmith.tune.config_space import ConfigSpace
-from convsmith.tune.device_space import space_of
+from convsmith.tune.search.config_space import ConfigSpace
+from convsmith.tune.search.device_space import space_of
 
 LINES = {
     "two stages of one row": "--dt=bf16 --accuracy=strict mb1_ic4oc16_ih3oh11kh1sh1ph4_iw3ow2kw1sw2pw0 -> "

@@ -9,8 +9,8 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune.device_space import space_of
-from convsmith.tune.reach import Reach, configs_in_reach
+from convsmith.tune.search.device_space import space_of
+from convsmith.tune.search.reach import Reach, configs_in_reach
 
 STEM = "--stag=aBx4b --dtag=aBx4b --dt=f16 mb2ic4ih56oc64oh28kh7sh2ph3"
 TILES = ("register", "group", "step")

@@ -11,13 +11,13 @@ import pytest
 import convsmith as cs
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
-from convsmith.tune import recall
 from convsmith.tune.candidates import candidates
 from convsmith.tune.compile import compile_problem
-from convsmith.tune.database import Database
-from convsmith.tune.measured import Measured
-from convsmith.tune.origin import compiler_key, machine_key
-from convsmith.tune.recall import DatabaseWarning, recalled
+from convsmith.tune.records import recall
+from convsmith.tune.records.database import Database
+from convsmith.tune.records.measured import Measured
+from convsmith.tune.records.origin import compiler_key, machine_key
+from convsmith.tune.records.recall import DatabaseWarning, recalled
 
 LINE = "--stag=axb --dtag=axb mb1ic24ih9oc40oh9kh3ph1"
 WEIGHTS = f"--dir=BWD_W {LINE}"

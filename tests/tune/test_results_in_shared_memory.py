@@ -6,8 +6,8 @@ import pytest
 
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
-from convsmith.tune import stored_results
-from convsmith.tune.device import device_config
+from convsmith.tune.devices import stored_results
+from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb"
 

@@ -15,7 +15,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.costs.expected import expected_terms
 
 AMX = target("avx512_amx")
 LAST = "--dt=bf16 --stag=axb --dtag=axb"

@@ -15,15 +15,15 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.tune import search as search_module
 from convsmith.tune.candidates import candidates
-from convsmith.tune.database import Database
-from convsmith.tune.process import WorkerDied, WorkerProcess
-from convsmith.tune.reach import Reach
-from convsmith.tune.search import Outcome, _Race, search
-from convsmith.tune.space import Space
-from convsmith.tune.worker import Worker
-from convsmith.tune.workers import Workers
+from convsmith.tune.records.database import Database
+from convsmith.tune.search import search as search_module
+from convsmith.tune.search.process import WorkerDied, WorkerProcess
+from convsmith.tune.search.reach import Reach
+from convsmith.tune.search.search import Outcome, _Race, search
+from convsmith.tune.search.space import Space
+from convsmith.tune.search.worker import Worker
+from convsmith.tune.search.workers import Workers
 
 PROBLEM = parse_problem("--stag=axb --dtag=axb mb1ic8ih6oc40oh6kh3ph1").canonical()
 MACHINE = target(None, PROBLEM.types)
@@ -165,7 +165,7 @@ def test_an_interrupt_loses_no_measurement(database: Database) -> None:
 
 def test_configs_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two compilers share four configs; after the end of the time only the first config is compiled."""
-    monkeypatch.setattr("convsmith.tune.workers.available_cpus", lambda: 2)
+    monkeypatch.setattr("convsmith.tune.search.workers.available_cpus", lambda: 2)
     both = "{'artifact': os.getpid()}"
     command = (sys.executable, "-c", f"import os, sys, time\nfor line in sys.stdin: time.sleep(.2); print(str({both})"
                ".replace(chr(39), chr(34)), flush=True)")  # fmt: skip
@@ -182,7 +182,7 @@ def test_no_budget_measures_nothing(database: Database) -> None:
 
 
 def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convsmith.tune.search.FIRST_ROUND", 3)
+    monkeypatch.setattr("convsmith.tune.search.search.FIRST_ROUND", 3)
     with Workers() as workers:
         outcome = search(PROBLEM, MACHINE, 1, 60.0, database, workers, patience=0)
     assert outcome.best is not None and 0 < outcome.best.seconds < 0.1

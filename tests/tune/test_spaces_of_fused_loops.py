@@ -15,8 +15,8 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.config_space import ConfigSpace
-from convsmith.tune.device_space import space_of
+from convsmith.tune.search.config_space import ConfigSpace
+from convsmith.tune.search.device_space import space_of
 
 LAST = "--stag=axb --wtag=axb --dtag=axb"
 TILES = ("register", "group", "step", "copies", "rows", "order", "fuse")

@@ -13,7 +13,7 @@ from convsmith.schedule.dynamic import general
 from convsmith.tune.candidates import default_config
 from convsmith.tune.dynamic import dynamic_config
 from convsmith.tune.fragments import Panels, streamed_operand
-from convsmith.tune.space import Space
+from convsmith.tune.search.space import Space
 
 AMX, AVX512 = (next(t for t in LEVELS if t.name == name) for name in ("avx512_amx", "avx512"))
 LAYOUTS = "--stag=axb --dtag=axb"

@@ -18,8 +18,8 @@ from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.tune.compile import choose
-from convsmith.tune.expected import expected_terms
-from convsmith.tune.verdict import MIN_GAIN, KernelVerdict, _terms, verdict
+from convsmith.tune.costs.expected import expected_terms
+from convsmith.tune.costs.verdict import MIN_GAIN, KernelVerdict, _terms, verdict
 
 TARGETS = {t.name: t for t in known_targets()}
 LAST = "--stag=axb --dtag=axb"

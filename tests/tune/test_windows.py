@@ -17,11 +17,17 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.far_lines import copied_lines_of_memory, lines_of_memory
-from convsmith.tune.model import Model
+from convsmith.tune.costs.far_lines import copied_lines_of_memory, lines_of_memory
+from convsmith.tune.costs.model import Model
+from convsmith.tune.costs.traffic import MovedBytes, Traffic
+from convsmith.tune.costs.windows import (
+    elements_at_a_border,
+    first_reads,
+    first_reads_of_pixels,
+    live_vectors,
+    weights_fit,
+)
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
-from convsmith.tune.traffic import MovedBytes, Traffic
-from convsmith.tune.windows import elements_at_a_border, first_reads, first_reads_of_pixels, live_vectors, weights_fit
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
 AVX512 = next(t for t in LEVELS if t.name == "avx512")

@@ -17,7 +17,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import default_config
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.costs.expected import expected_terms
 from convsmith.tune.winograd import winograd_features
 
 LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"

@@ -1,0 +1,1 @@
+"""Networks that leave the process: files that load, libraries of C, and modules for browsers."""
