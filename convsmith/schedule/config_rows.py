@@ -394,9 +394,10 @@ _TABLE: tuple[ConfigRow, ...] = (
         taps are dilated or one""", holds=(_LOOP,), machines="vectors"),
     _row("realise", _TEXT, "peel", """how masked elements are read: `peel` (split loops so that no test remains), `mask`
         (test each access), `pad_copy` (padded copy first, of the type of sums where lanes are channels and no
-        instruction multiplies the floats as they are; a packed source holds the padding itself), `window_copy` (copy of
-        the windows of pixels first, in which all terms of a pixel are contiguous), `indirection` (through a pointer
-        table) or `hardware` (a copy engine brings the elements of a step, with zeros for absent ones)""",
+        instruction multiplies the floats as they are, and with adjacent groups where lanes are groups that lie apart; a
+        packed source holds the padding itself), `window_copy` (copy of the windows of pixels first, in which all terms
+        of a pixel are contiguous), `indirection` (through a pointer table) or `hardware` (a copy engine brings the
+        elements of a step, with zeros for absent ones)""",
         legal=REALISATIONS, default="peel"),
     _row("restrict", _NAMES, "kd", """loops over taps which, under `--realise=pad_copy`, leave out the taps that meet
         padding; no loop of the register tile steps along their axis, along which a copy of whole images then has no

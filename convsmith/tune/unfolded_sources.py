@@ -24,12 +24,13 @@ def with_unfolded_source(model: Model, loops: Loops, config: Config) -> Config |
     the source lie apart, or taps read an element again, of which there would be several copies.
     """
     st, target = model.st, model.target
+    if config.fuse or config.realise != "peel" or config.lane != model.n or model.batch:
+        return None
     rows = [d.name for d in st.of("m") if d.axis]
     plain = st.constant and not (model.unit.dot or st.residues or st.sizes or target.vectors.scalable)
-    plain = plain and config.realise == "peel" and config.lane == model.n and not model.batch
-    plain = plain and is_true(st.a.mask) and st.a.requantised is None
+    plain = plain and len(rows) > 1 and is_true(st.a.mask) and st.a.requantised is None
     plain = plain and model.reads_once() and model.src.get(Var(model.k)) == 1
-    if not plain or len(rows) < 2 or st.a not in unfoldable(st) or any(n not in loops.extents for n in rows):
+    if not plain or st.a not in unfoldable(st):
         return None
     last, tile = rows[-1], prod(config.size(n) for n in rows)
     pixels = tile // config.size(last) * (loops.extents[last] % config.size(last))
@@ -41,7 +42,7 @@ def with_unfolded_source(model: Model, loops: Loops, config: Config) -> Config |
         model.fuse(*pair)
     register = ((whole, tile) if n == last else (n, size) for n, size in config.tiles_at("register"))
     return config.changed(
-        fuse=(*config.fuse, *pairs), register=tuple(x for x in register if x[0] not in rows[:-1]),
+        fuse=tuple(pairs), register=tuple(x for x in register if x[0] not in rows[:-1]),
         order=tuple(whole if n == last else n for n in config.order if n not in rows[:-1]),
         pack=(*config.staged("pack"), st.a.name), unfold=(st.a.name,),
     )  # fmt: skip

@@ -322,6 +322,8 @@ def with_groups_together(model: Model, loops: Loops, config: Config) -> Config |
     of one channel that lie apart. Each tile of groups passes all pixels of an image, whose copy the second-level cache
     keeps.
     """
+    if config.lane != model.batch:
+        return None
     st = model.st
     image = prod(st.a.layout.shape[2:]) * config.size(config.lane) * model.bytes
     plain = st.constant and config.realise == "peel" and not (st.shifted or st.sizes or model.classes or model.phases)
@@ -423,9 +425,12 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     """
     if model.unit.rows == 1:
         result, cost = model.st.c, model.target.costs
-        source, size = (x.layout.size * dtype(x.dtype).bytes for x in (model.st.a, result))
+        size = result.layout.size * dtype(result.dtype).bytes
         is_added = model.adds_result and 0 < cost.prefetched_results <= size
-        far = is_added or size + (source if source < size else 0) > cost.result_near
+        far = is_added or size > cost.result_near
+        if not far and 2 * size > cost.result_near:
+            source = model.st.a.layout.size * dtype(model.st.a.dtype).bytes
+            far = source < size and size + source > cost.result_near
         passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)
         return (*_prefetched(model, loops, config), *((result.name,) if passes else ()))
     if not model.target.fragments:

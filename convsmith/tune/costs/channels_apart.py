@@ -99,8 +99,10 @@ def late_stores(facts: SharedFacts, loops: Loops, config: Config, channels: int,
     Memory takes the stores of a tile while the next one multiplies.
     """
     target, lane = facts.target, config.lane
-    along = loops.kinds[lane] == "m" and facts.dst.get(Var(facts.dims[lane][-1])) == 1 and not facts.classes
-    if not (along and facts.st.constant and target.costs.late_result and is_from_memory(facts)):
+    if not target.costs.late_result or loops.kinds[lane] != "m":
+        return 0.0
+    along = facts.dst.get(Var(facts.dims[lane][-1])) == 1 and not facts.classes
+    if not (along and facts.st.constant and is_from_memory(facts)):
         return 0.0
     inner = next((n for n in reversed(config.order) if loops.extents[n] > config.size(n)), lane)
     run = vectors * facts.lanes if loops.kinds[inner] == "n" else dict(config.tiles_at("cache")).get(lane, 0)
