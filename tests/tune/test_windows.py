@@ -400,5 +400,5 @@ def test_packed_weights_of_16_bits_are_counted_as_they_are_packed() -> None:
 
 
 def test_a_tile_has_all_of_six_rows() -> None:
-    config = default_config(parse_problem("--stag=abx --dtag=abx g64mb1ic64ih15oc64oh6kh11ph1"), AVX512)
+    config = default_config(parse_problem("--stag=abx --dtag=abx g8mb1ic8ih15oc8oh6kh11ph1"), AVX512)
     assert config.size("oh") == 6
