@@ -28,18 +28,25 @@ class TensorDriver(InterpretedDriver):
 
     def argument_at(self, address: int, words: list[int]) -> Any:
         found = super().argument_at(address, words)
-        is_unknown = found is address and address >= 1 << 32 and address not in self.maps
-        return _memory_of_tensor(address) if is_unknown else found
+        if found is not address or address in self.maps:
+            return found
+        memory = _memory_of_tensor(address)
+        if memory is None and address >= 1 << 32:
+            raise AssertionError("a launch is given an address that belongs to no tensor")
+        return address if memory is None else memory
 
 
-def _memory_of_tensor(address: int) -> np.ndarray:
+def _memory_of_tensor(address: int) -> np.ndarray | None:
+    """Return the memory from ``address`` to the end of the tensor that it lies in, which may be in the first 4 GiB, as
+    the heap of some builds of Python is; None for other numbers.
+    """
     for x in gc.get_objects():
         if type(x) in (torch.Tensor, torch.nn.Parameter):
             memory = x.untyped_storage()
             end = memory.data_ptr() + memory.nbytes()
             if memory.data_ptr() <= address < end:
                 return np.ctypeslib.as_array((ctypes.c_uint8 * (end - address)).from_address(address))
-    raise AssertionError("a launch is given an address that belongs to no tensor")
+    return None
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> TensorDriver:
