@@ -18,7 +18,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.carried_offsets import saved_additions
+from convsmith.tune.devices.carried_offsets import saved_additions
 from convsmith.tune.devices.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb"

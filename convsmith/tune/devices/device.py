@@ -23,8 +23,8 @@ from convsmith.statement.offsets import summed
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.statement.zero_terms import with_zero_terms
-from convsmith.tune.carried_offsets import with_carried_offsets
 from convsmith.tune.costs.features import cycles
+from convsmith.tune.devices.carried_offsets import with_carried_offsets
 from convsmith.tune.devices.device_features import kernel_features
 from convsmith.tune.devices.device_fragments import DeviceChoice, fragment_choices, stored_zeros
 from convsmith.tune.devices.device_parts import MAX_SLOTTED, UNTIMED, engine_cycles, ranked_tiles, shared_by_groups
