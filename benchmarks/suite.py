@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]  # fmt: skip
         command += [x for name in ("target", "npm") if (own := getattr(given, name)) for x in (f"--{name}", own)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode > 2 or not data.exists():  # 2: a problem has no kernel, as its row says
+        table = next((x for x in ("\ntime of ", "\ntime at ") if x in done.stdout), "")
+        if done.returncode > 2 or not table:  # 2: a problem has no kernel, as its row says, or the page is another's
             sys.exit(done.returncode)
         run = json.loads(data.read_text(encoding="utf-8"))
     samples = dict.fromkeys([*earlier.get("samples", []), f"--sample {given.sample} --seed {given.seed}"])
@@ -67,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.note(f"![picture of the ratios]({results.with_suffix('.png').name})")
     wrong = [row["problem"] for row in run["rows"] if row["verified"] is False or row["error"]]
     report.note(f"{len(run['rows'])} problems; wrong results or errors: {', '.join(wrong) or 'none'}.")
-    start = done.stdout.index("\ntime of ") if "\ntime of " in done.stdout else done.stdout.index("\ntime at ")
-    report.note("```\n" + done.stdout[start:].strip() + "\n```")
+    report.note("```\n" + done.stdout[done.stdout.index(table) :].strip() + "\n```")
     rows = [[f"`{row['problem']}`", f"`{row['config']}`", name, f"{ratio:.2f}"] for ratio, name, row in losses(run)]
     columns = ["problem", "config", "library", "its time / ours"]
     report.table("Every problem that a library computes faster", columns, rows)
