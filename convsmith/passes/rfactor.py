@@ -26,7 +26,7 @@ from convsmith.passes.scope import (
 
 
 class _Reduction(NamedTuple):
-    """How an accumulator changes: by the operation `op`, from the value `start` on, which changes nothing."""
+    """The change of an accumulator: by the operation `op`, from the value `start` on, which changes nothing."""
 
     op: str
     start: Value

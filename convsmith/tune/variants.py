@@ -9,7 +9,7 @@ from math import lcm, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import restrictable, shared_taps
+from convsmith.schedule.copies import has_groups_apart, restrictable, shared_taps
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
 from convsmith.schedule.lower import TILES_AHEAD, has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
@@ -328,7 +328,7 @@ def with_groups_together(model: Model, loops: Loops, config: Config) -> Config |
     image = prod(st.a.layout.shape[2:]) * config.size(config.lane) * model.bytes
     plain = st.constant and config.realise == "peel" and not (st.shifted or st.sizes or model.classes or model.phases)
     plain = plain and bool(model.images) and st.a.layout.is_plain and st.a.requantised is None
-    if not plain or image > model.target.l2.kept or not model.joins_groups(config.changed(realise="pad_copy")):
+    if not plain or image > model.target.l2.kept or not has_groups_apart(st, config):
         return None
     groups = [n for n in config.order if loops.kinds[n] != "m"]
     pixels = [n for n in config.order if n not in groups and n != model.images]

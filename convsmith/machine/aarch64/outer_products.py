@@ -27,7 +27,7 @@ _KINDS = (
 )  # fmt: skip
 """Mnemonics, types, terms per lane, and names of the intrinsics."""
 _SECOND = (("smopa", ("s16", "s16", "s32"), 2, "smopa.za32"),)
-"""Those that the second version of the extension adds."""
+"""The products that the second version of the extension adds."""
 _EVERY = "<vscale x {lanes} x i1> splat (i1 true)"
 
 

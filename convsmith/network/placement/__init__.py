@@ -1,1 +1,1 @@
-"""Where the values of a graph lie: their layouts, parts of other values, and the memory of a call."""
+"""The places of the values of a graph: their layouts, parts of other values, and the memory of a call."""
